@@ -1,0 +1,261 @@
+"""Episodes: the builder that closes one into an `EpisodeLog`, the clock it is stamped with, and the recent past."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from marl_tools.core.types import AgentID, End, EpisodeLog, Split
+
+METRIC_PREFIXES = ("MARL_LOG_METRIC", "AMAGO_LOG_METRIC")
+"""An info key that starts with one of these becomes a metric of the episode; the second is AMAGO's."""
+
+_REDUCTIONS: dict[str, Callable[[list[float]], float]] = {
+    "mean": lambda values: math.fsum(values) / len(values),
+    "sum": math.fsum,
+    "last": lambda values: values[-1],
+    "max": max,
+}
+
+
+class Clock:
+    """Counts env steps, in total and per env name. ``stride`` is what one step of this env adds.
+
+    Copies stepped side by side use ``stride=num_envs``: each then reads the run's total without sharing state.
+    """
+
+    def __init__(self, frames: int = 0, stride: int = 1) -> None:
+        self.frames = frames
+        self.stride = stride
+        self.frames_by_env: dict[str, int] = {}
+
+    def tick(self, env_name: str) -> None:
+        self.frames += self.stride
+        self.frames_by_env[env_name] = self.frames_by_env.get(env_name, 0) + self.stride
+
+
+class EpisodeBuilder:
+    """Turns the steps of one env into `EpisodeLog`s; the only maker of them.
+
+    Call `start` at each reset and `step` after each step. `step` returns the log once no agent is left; what
+    comes after that is ignored until the next `start`, so stepping past the end logs nothing twice.
+    """
+
+    def __init__(self, *, env_index: int = 0, split: Split = "train") -> None:
+        self.env_index = env_index
+        self.split: Split = split
+        self.update: int | None = None
+        self.open = False
+        self._episode = -1
+
+    @property
+    def episode(self) -> int:
+        """Number of the current episode, counted from 0; -1 before the first."""
+        return self._episode
+
+    def start(
+        self, env_name: str, agents: Iterable[AgentID], *, seed: int | None, t: int
+    ) -> EpisodeLog | None:
+        """Open an episode; an episode that was still open is returned as interrupted."""
+        interrupted = self.interrupt(t)
+        self._episode += 1
+        self.open = True
+        self.env_name, self.seed, self.t_start, self.length = env_name, seed, t, 0
+        self._started = time.monotonic()
+        self._live = dict.fromkeys(agents)
+        self.returns: dict[AgentID, float] = dict.fromkeys(self._live, 0.0)
+        self.costs: dict[AgentID, float] = dict.fromkeys(self._live, 0.0)
+        self._lengths: dict[AgentID, int] = dict.fromkeys(self._live, 0)
+        self._ends: dict[AgentID, End] = {}
+        self._first_violation: dict[AgentID, int | None] = dict.fromkeys(self._live)
+        self._notes: dict[str, dict[AgentID, Any]] = {}
+        self._metrics: dict[AgentID, dict[str, list[float]]] = {}
+        return interrupted
+
+    def step(
+        self,
+        rewards: Mapping[AgentID, float],
+        terminations: Mapping[AgentID, bool],
+        truncations: Mapping[AgentID, bool],
+        infos: Mapping[AgentID, Mapping[str, Any]],
+        agents: Iterable[AgentID],
+        *,
+        t: int,
+    ) -> EpisodeLog | None:
+        """Add one step; ``agents`` are those left after it, ``t`` the clock. Returns the log at the last one's end."""
+        if not self.open:
+            return None
+        self.length += 1
+        live = self._live
+        for agent, reward in rewards.items():
+            # A death and a birth in one step: whoever is not known yet and is alive now joins here.
+            if agent not in live:
+                if agent in self._ends or agent not in agents:
+                    continue
+                self._join(agent)
+            self.returns[agent] += float(reward)
+            self._lengths[agent] += 1
+            info = infos.get(agent)
+            if info:
+                self._read_info(agent, info)
+            terminated = terminations.get(agent, False)
+            if terminated or truncations.get(agent, False):
+                capped = info is not None and info.get("capped", False)
+                self._ends[agent] = "terminated" if terminated else "capped" if capped else "truncated"
+                del live[agent]
+        remaining = set(agents)
+        if live.keys() != remaining:
+            for agent in [agent for agent in live if agent not in remaining]:
+                # It left without a flag: nothing says that its future is worth nothing.
+                self._ends[agent] = "truncated"
+                del live[agent]
+            for agent in remaining - live.keys() - self._ends.keys():
+                self._join(agent)
+        return None if live else self._close(t)
+
+    def note(self, key: str, agent: AgentID, value: float, *, add: bool = False) -> None:
+        """Record ``overrides``, ``fallbacks``, ``unverified`` (with ``add``), ``bound`` or ``slack`` of an agent."""
+        values = self._notes.setdefault(key, {})
+        values[agent] = values.get(agent, 0) + value if add else value
+
+    def interrupt(self, t: int) -> EpisodeLog | None:
+        """Close an open episode that was abandoned midway. Returns None if it had no step yet, or none was open."""
+        if not self.open:
+            return None
+        if self.length == 0:
+            self.open = False
+            self._episode -= 1
+            return None
+        for agent in self._live:
+            self._ends[agent] = "interrupted"
+        return self._close(t)
+
+    def snapshot(self, t: int) -> EpisodeLog:
+        """The current episode as if abandoned now, without closing it: for overlays and sidecar files."""
+        ends: dict[AgentID, End] = {**self._ends, **dict.fromkeys(self._live, "interrupted")}
+        return self._make(t, ends)
+
+    def _join(self, agent: AgentID) -> None:
+        self._live[agent] = None
+        self.returns[agent] = self.costs[agent] = 0.0
+        self._lengths[agent] = 0
+        self._first_violation[agent] = None
+
+    def _read_info(self, agent: AgentID, info: Mapping[str, Any]) -> None:
+        for key, value in info.items():
+            if key == "cost":
+                self.costs[agent] += float(value)
+                if value > 0 and self._first_violation[agent] is None:
+                    self._first_violation[agent] = self.length
+            elif key.startswith(METRIC_PREFIXES):
+                prefix = METRIC_PREFIXES[0] if key.startswith(METRIC_PREFIXES[0]) else METRIC_PREFIXES[1]
+                name = key[len(prefix) :].strip(" _/")
+                self._metrics.setdefault(agent, {}).setdefault(name, []).append(float(value))
+
+    def _close(self, t: int) -> EpisodeLog:
+        self.open = False
+        return self._make(t, self._ends)
+
+    def _make(self, t: int, ends: Mapping[AgentID, End]) -> EpisodeLog:
+        agent_metrics = {agent: _reduce(rows) for agent, rows in self._metrics.items()}
+        by_name: defaultdict[str, list[float]] = defaultdict(list)
+        for metrics in agent_metrics.values():
+            for name, value in metrics.items():
+                by_name[name].append(value)
+        return EpisodeLog(
+            env_name=self.env_name,
+            env_index=self.env_index,
+            episode=self._episode,
+            split=self.split,
+            seed=self.seed,
+            t_start=self.t_start,
+            t_end=t,
+            update=self.update,
+            wall_time=time.monotonic() - self._started,
+            length=self.length,
+            capped="capped" in ends.values(),
+            returns=dict(self.returns),
+            costs=dict(self.costs),
+            lengths=dict(self._lengths),
+            ends={agent: ends[agent] for agent in self.returns},
+            first_violation=dict(self._first_violation),
+            metrics={name: math.fsum(values) / len(values) for name, values in by_name.items()},
+            agent_metrics=agent_metrics,
+            **{key: dict(values) for key, values in self._notes.items()},
+        )
+
+
+class History:
+    """The last ``maxlen`` episodes of each (env name, split), for moving averages; the full past is on disk."""
+
+    def __init__(self, maxlen: int = 1000) -> None:
+        self.maxlen = maxlen
+        self._logs: dict[tuple[str, Split], deque[EpisodeLog]] = {}
+
+    def add(self, log: EpisodeLog) -> None:
+        key = (log.env_name, log.split)
+        if key not in self._logs:
+            self._logs[key] = deque(maxlen=self.maxlen)
+        self._logs[key].append(log)
+
+    def extend(self, logs: Iterable[EpisodeLog]) -> None:
+        for log in logs:
+            self.add(log)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._logs.values()))
+
+    def __iter__(self) -> Iterator[EpisodeLog]:
+        for logs in self._logs.values():
+            yield from logs
+
+    def recent(
+        self, window: int | None = None, *, split: Split = "train", env_name: str | None = None
+    ) -> list[EpisodeLog]:
+        """The last ``window`` whole episodes (interrupted ones left out), oldest first."""
+        logs = [
+            log
+            for (name, of_split), group in self._logs.items()
+            if of_split == split and env_name in (None, name)
+            for log in group
+            if not log.interrupted
+        ]
+        logs.sort(key=lambda log: log.t_end)
+        return logs if window is None else logs[max(0, len(logs) - window) :]
+
+    def ma(
+        self,
+        window: int = 100,
+        agent: AgentID | None = None,
+        split: Split = "train",
+        env_name: str | None = None,
+    ) -> float:
+        """Moving average of the return over the last ``window`` episodes: of one agent, or the mean over agents.
+
+        NaN while there is no whole episode.
+        """
+        logs = self.recent(window, split=split, env_name=env_name)
+        values = [
+            log.mean_return if agent is None else log.returns[agent]
+            for log in logs
+            if agent is None or agent in log.returns
+        ]
+        return math.fsum(values) / len(values) if values else math.nan
+
+    def clear(self) -> None:
+        self._logs.clear()
+
+
+def _reduce(rows: Mapping[str, list[float]]) -> dict[str, float]:
+    """One number a metric: the suffix after the last ``:`` names the reduction, mean by default."""
+    reduced = {}
+    for name, values in rows.items():
+        stem, _, suffix = name.rpartition(":")
+        if stem and suffix in _REDUCTIONS:
+            reduced[stem] = _REDUCTIONS[suffix](values)
+        else:
+            reduced[name] = _REDUCTIONS["mean"](values)
+    return reduced

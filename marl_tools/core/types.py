@@ -1,0 +1,97 @@
+"""The values that pass between the layers: the log of one episode, and the names of its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal, cast, get_args
+
+from marl_tools.core.errors import CorruptFileError
+
+AgentID = str
+Split = Literal["train", "eval"]
+End = Literal["terminated", "truncated", "capped", "interrupted"]
+"""How one agent's episode ended.
+
+``terminated``: the env ended it; nothing comes after. ``truncated``: cut off by the env or by `AgentTruncation`.
+``capped``: cut off by `EpisodeCap`. ``interrupted``: abandoned, by a reset or a close in the middle.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeLog:
+    """One finished multi-agent episode, the unit of this package.
+
+    ``t_start`` and ``t_end`` count env steps of the whole run (all copies of the env together). Mappings are
+    keyed by agent. Team figures are properties, never stored. ``bound`` and ``slack`` are None without a shield.
+    """
+
+    env_name: str
+    env_index: int = 0
+    episode: int
+    split: Split = "train"
+    seed: int | None = None
+    t_start: int
+    t_end: int
+    update: int | None = None
+    wall_time: float
+    length: int
+    capped: bool = False
+    returns: Mapping[AgentID, float]
+    costs: Mapping[AgentID, float]
+    lengths: Mapping[AgentID, int]
+    ends: Mapping[AgentID, End]
+    first_violation: Mapping[AgentID, int | None]
+    overrides: Mapping[AgentID, int] = field(default_factory=dict)
+    fallbacks: Mapping[AgentID, int] = field(default_factory=dict)
+    unverified: Mapping[AgentID, int] = field(default_factory=dict)
+    bound: Mapping[AgentID, float | None] = field(default_factory=dict)
+    slack: Mapping[AgentID, float | None] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    agent_metrics: Mapping[AgentID, Mapping[str, float]] = field(default_factory=dict)
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether any agent was abandoned midway; such episodes are kept out of averages."""
+        return "interrupted" in self.ends.values()
+
+    @property
+    def team_return(self) -> float:
+        """Sum of the agents' returns."""
+        return sum(self.returns.values())
+
+    @property
+    def mean_return(self) -> float:
+        """Mean of the agents' returns, the figure quoted for mpe2 tasks."""
+        return self.team_return / max(1, len(self.returns))
+
+    @property
+    def team_cost(self) -> float:
+        """Sum of the agents' costs."""
+        return sum(self.costs.values())
+
+    @property
+    def violated(self) -> bool:
+        """Whether any agent's cost was above 0 at any step."""
+        return any(step is not None for step in self.first_violation.values())
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict of plain values: one line of ``episodes.jsonl``."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> EpisodeLog:
+        """Inverse of `to_json`; keys that a newer version added are ignored.
+
+        Raises:
+            CorruptFileError: a required field is missing, or an end is not one of `End`.
+        """
+        names = {f.name for f in fields(cls)}
+        try:
+            log = cls(**{key: value for key, value in row.items() if key in names})
+            unknown = set(log.ends.values()) - set(get_args(End))
+        except (TypeError, AttributeError) as error:
+            raise CorruptFileError(f"not an episode log: {error}") from error
+        if unknown:
+            raise CorruptFileError(f"episode log with unknown end {cast(str, unknown.pop())!r}")
+        return log
