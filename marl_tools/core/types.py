@@ -1,12 +1,18 @@
-"""The values that pass between the layers: the log of one episode, and the names of its parts."""
+"""The values that pass between the layers: the log of one episode, and the contract of vector envs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, get_args
+
+import numpy as np
+from numpy.typing import NDArray
 
 from marl_tools.core.errors import CorruptFileError
+
+if TYPE_CHECKING:
+    from marl_tools.core.spaces import AgentGroup
 
 AgentID = str
 Split = Literal["train", "eval"]
@@ -95,3 +101,60 @@ class EpisodeLog:
         if unknown:
             raise CorruptFileError(f"episode log with unknown end {cast(str, unknown.pop())!r}")
         return log
+
+
+@dataclass(slots=True, kw_only=True)
+class GroupStep:
+    """What one step of E envs means for the A agents of one group. Arrays are reused: copy what you keep.
+
+    ``obs`` is what to act on next, after autoreset, and ``active`` says who acts. ``rewards``, ``costs`` (NaN where the env
+    gave none), ``terminated`` and ``truncated`` belong to the action just played; rows of agents that did not act are 0.
+    The true last observation of the n agents that ended in this step is ``final_obs``, row k being
+    that of agent ``final_agent[k]`` in env ``final_env[k]``.
+    """
+
+    obs: NDArray[Any]  # (E, A, *obs_shape)
+    active: NDArray[np.bool_]  # (E, A)
+    action_mask: NDArray[np.bool_] | None  # (E, A, choices); None: every action is allowed
+    rewards: NDArray[np.float64]  # (E, A)
+    costs: NDArray[np.float64]  # (E, A)
+    terminated: NDArray[np.bool_]  # (E, A)
+    truncated: NDArray[np.bool_]  # (E, A)
+    final_obs: NDArray[Any]  # (n, *obs_shape)
+    final_env: NDArray[np.intp]  # (n,)
+    final_agent: NDArray[np.intp]  # (n,)
+
+
+@dataclass(slots=True, kw_only=True)
+class VectorStep:
+    """One step of all envs: arrays per group, the episodes that it closed, and the infos as the envs gave them."""
+
+    groups: dict[str, GroupStep]
+    episodes: list[EpisodeLog]
+    infos: list[dict[AgentID, dict[str, Any]]]  # per env: of the observation to act on
+    final_infos: list[
+        dict[AgentID, dict[str, Any]] | None
+    ]  # per env: of the last step, where an episode ended
+
+
+class VectorEnv(Protocol):
+    """Many copies of one env side by side, with same-step autoreset. `marl_tools.vector` implements it."""
+
+    num_envs: int
+    env_name: str
+    groups: tuple[AgentGroup, ...]
+    frames: int
+
+    def reset(self, seed: int) -> VectorStep:
+        """Start every copy afresh; all later episodes' seeds follow from ``seed``."""
+        ...
+
+    def step(
+        self, actions: Mapping[str, NDArray[Any]], notes: Sequence[Mapping[str, Any]] | None = None
+    ) -> VectorStep:
+        """Play ``actions[group]``, shape (E, A, *action_shape). ``notes[env]`` maps a note's name to {agent: value}."""
+        ...
+
+    def close(self) -> list[EpisodeLog]:
+        """Close every copy; returns the episodes that this interrupted. Safe to call twice."""
+        ...
