@@ -82,7 +82,7 @@ class AgentSpaces:
             observation = observation["observation"]
         if isinstance(self.network_space, gym_spaces.Box):
             return observation
-        return gym_spaces.flatten(self.network_space, observation)
+        return np.asarray(gym_spaces.flatten(self.network_space, observation))
 
     # The names of SLM-Lab's Body.
     @property
@@ -136,7 +136,7 @@ class AgentSpaces:
             actions = np.where(bounded, np.clip(scaled, low, high), actions)
         elif isinstance(space, gym_spaces.MultiDiscrete):
             actions = actions + space.start.reshape(-1)
-        return list(actions.reshape(-1, *space.shape).astype(space.dtype))  # pyright: ignore[reportArgumentType]
+        return list(actions.reshape(-1, *(space.shape or ())).astype(space.dtype))  # pyright: ignore[reportArgumentType]
 
     def to_policy(self, action: Any) -> NDArray[Any]:
         """Inverse of `to_env` for one action."""
