@@ -1,0 +1,185 @@
+"""`EnvFactory`: how to build one env with its wrappers, small enough to be pickled to a worker process."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pettingzoo.utils.conversions import aec_to_parallel
+from pettingzoo.utils.env import AECEnv, ParallelEnv
+
+from marl_tools.core.errors import ConfigError, did_you_mean
+from marl_tools.core.history import Clock
+from marl_tools.core.types import AgentID, EpisodeLog, Split
+from marl_tools.core.wrappers.agent_truncation import AgentTruncation
+from marl_tools.core.wrappers.base import positive_steps
+from marl_tools.core.wrappers.caps import EpisodeCap, TerminationsAtCap
+from marl_tools.core.wrappers.cost import AddCost
+from marl_tools.core.wrappers.preprocess import parse_preprocess, preprocess
+from marl_tools.core.wrappers.recorder import EpisodeRecorder
+
+Reference = str
+"""``"package.module:function"``, resolved when an env is built, in whichever process that is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvFactory:
+    """Build the env and wrap it: preprocessing innermost, then cost, cap, agent truncation and recorder.
+
+    The order is fixed. A cost function therefore sees preprocessed observations (the raw state is at
+    ``step.env.unwrapped``), a cap counts the steps of the preprocessed env, and the log sees what the learner sees.
+
+    Args:
+        make_env: a callable or a `Reference`. It may return a parallel env or a parallelizable AEC env.
+        kwargs: keyword arguments of ``make_env``.
+        env_name: the name in the logs; by default the env's own.
+        preprocess: steps of `marl_tools.core.wrappers.preprocess.parse_preprocess`.
+        cost: a cost function of `AddCost`, or a `Reference` to one.
+        cap: steps, "infer", or None for no `EpisodeCap`.
+        terminations_at_cap: see `EpisodeCap`.
+        agent_steps, agent_when, stand_in: see `AgentTruncation`; ``agent_when`` may be a `Reference`.
+
+    Callables have to be module-level functions for the factory to be pickled; a `Reference` always works.
+
+    Raises:
+        ConfigError: at construction, a setting that can never work; when called, a reference that does not
+            resolve, a keyword argument that ``make_env`` does not know, or an env that is not a parallel one.
+    """
+
+    make_env: Callable[..., Any] | Reference
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    env_name: str | None = None
+    preprocess: tuple[str, ...] = ()
+    cost: Callable[..., Any] | Reference | None = None
+    cap: int | Literal["infer"] | None = None
+    terminations_at_cap: TerminationsAtCap = "keep"
+    agent_steps: int | Mapping[AgentID, int] | None = None
+    agent_when: Callable[..., bool] | Reference | None = None
+    stand_in: Any = None
+
+    def __post_init__(self) -> None:
+        for name in ("make_env", "cost", "agent_when"):
+            _check_reference(name, getattr(self, name))
+        parse_preprocess(self.preprocess)
+        if self.cap not in (None, "infer"):
+            positive_steps(self.cap, "cap")
+        if self.terminations_at_cap != "keep" and self.cap is None:
+            raise ConfigError("terminations_at_cap needs a cap: set cap to a number of steps or 'infer'.")
+        truncates = self.agent_steps is not None or self.agent_when is not None
+        if truncates != (self.stand_in is not None):
+            raise ConfigError(
+                "agent_steps or agent_when goes together with stand_in, the action of a retired agent; got "
+                f"agent_steps={self.agent_steps!r}, agent_when={self.agent_when!r}, stand_in={self.stand_in!r}."
+            )
+
+    def __call__(
+        self,
+        *,
+        render_mode: str | None = None,
+        env_index: int = 0,
+        split: Split = "train",
+        clock: Clock | None = None,
+        on_episode: Callable[[EpisodeLog], None] | None = None,
+    ) -> EpisodeRecorder:
+        """A fresh env. ``render_mode`` reaches ``make_env`` only if given; the rest goes to `EpisodeRecorder`."""
+        kwargs = dict(self.kwargs) if render_mode is None else {**self.kwargs, "render_mode": render_mode}
+        env = preprocess(_parallel(_call(resolve(self.make_env), kwargs)), self.preprocess)
+        if self.cost is not None:
+            env = AddCost(env, resolve(self.cost))
+        if self.cap is not None:
+            steps = None if self.cap == "infer" else self.cap
+            env = EpisodeCap(env, steps, terminations_at_cap=self.terminations_at_cap)
+        if self.stand_in is not None:
+            when = None if self.agent_when is None else resolve(self.agent_when)
+            env = AgentTruncation(env, steps=self.agent_steps, when=when, stand_in=self.stand_in)
+        return EpisodeRecorder(
+            env, self.env_name, env_index=env_index, split=split, clock=clock, on_episode=on_episode
+        )
+
+
+def resolve(reference: Callable[..., Any] | Reference) -> Callable[..., Any]:
+    """The callable that ``"package.module:function"`` names; a callable is returned as it is.
+
+    Raises:
+        ConfigError: no such module, no such name in it, or a thing that cannot be called.
+    """
+    if not isinstance(reference, str):
+        return reference
+    module_name, _, path = reference.partition(":")
+    try:
+        target: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        hint = "" if module_name.startswith(str(error.name)) else f", which {module_name} imports"
+        raise ConfigError(f"{reference!r}: no module named {error.name!r}{hint}; is it installed?") from error
+    for name in path.split("."):
+        if not hasattr(target, name):
+            known = [key for key, value in vars(target).items() if callable(value) and key[0] != "_"]
+            raise ConfigError(f"{reference!r}: {target!r} has no {name!r}.{did_you_mean(name, known)}")
+        target = getattr(target, name)
+    if not callable(target):
+        raise ConfigError(f"{reference!r} is {target!r}, which cannot be called; name a function or a class.")
+    return target
+
+
+def _check_reference(name: str, value: Any) -> None:
+    if isinstance(value, str):
+        if not re.fullmatch(r"\w+(\.\w+)*:\w+(\.\w+)*", value):
+            raise ConfigError(f"{name} must be written 'package.module:function', got {value!r}.")
+    elif not callable(value) and (value is not None or name == "make_env"):
+        raise ConfigError(f"{name} must be a callable or 'package.module:function', got {value!r}.")
+
+
+def _call(make_env: Callable[..., Any], kwargs: Mapping[str, Any]) -> Any:
+    _refuse_unknown(make_env, kwargs, make_env)
+    try:
+        return make_env(**kwargs)
+    except TypeError as error:
+        # Most families pass **kwargs on to a class: only the call says that it does not know one.
+        unknown = re.search(r"([\w.]+)\(\) got an unexpected keyword argument '(\w+)'", str(error))
+        if unknown is None or unknown[2] not in kwargs:
+            raise
+        _refuse_unknown(_callee(error, unknown[1]), {unknown[2]: None}, make_env)
+        raise ConfigError(f"{_name(make_env)} does not take the keyword argument {unknown[2]!r}.") from error
+
+
+def _refuse_unknown(function: Any, kwargs: Mapping[str, Any], make_env: Callable[..., Any]) -> None:
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return
+    for name in kwargs:
+        if name not in parameters:
+            known = did_you_mean(name, parameters)
+            raise ConfigError(f"{_name(make_env)} does not take the keyword argument {name!r}.{known}")
+
+
+def _callee(error: TypeError, qualified_name: str) -> Any:
+    """What refused the argument, as the innermost frame of the traceback knows it; None if it does not."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    name = qualified_name.split(".")[0]
+    return None if trace is None else trace.tb_frame.f_globals.get(name)
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return f"{function.__module__}.{getattr(function, '__qualname__', type(function).__name__)}"
+
+
+def _parallel(env: Any) -> Any:
+    if isinstance(env, AECEnv):
+        if not env.metadata.get("is_parallelizable", False):
+            raise ConfigError(
+                f"{env} is a turn-based AEC env, not a parallel one. Use its parallel_env, or wrap it in "
+                "pettingzoo.utils.turn_based_aec_to_parallel if its agents act in strict turns."
+            )
+        return aec_to_parallel(env)
+    if not isinstance(env, ParallelEnv) and not hasattr(env, "possible_agents"):
+        raise ConfigError(f"make_env returned {env!r}, not a PettingZoo env; it must return a ParallelEnv.")
+    return env
