@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -65,7 +65,9 @@ class EnvFactory:
         for name in ("make_env", "cost", "agent_when"):
             _check_reference(name, getattr(self, name))
         parse_preprocess(self.preprocess)
-        if self.cap not in (None, "infer"):
+        if isinstance(self.cap, str) and self.cap != "infer":
+            raise ConfigError(f"cap must be a number of steps, 'infer' or None, got {self.cap!r}.")
+        if self.cap is not None and self.cap != "infer":
             positive_steps(self.cap, "cap")
         if self.terminations_at_cap != "keep" and self.cap is None:
             raise ConfigError("terminations_at_cap needs a cap: set cap to a number of steps or 'infer'.")
@@ -87,7 +89,9 @@ class EnvFactory:
     ) -> EpisodeRecorder:
         """A fresh env. ``render_mode`` reaches ``make_env`` only if given; the rest goes to `EpisodeRecorder`."""
         kwargs = dict(self.kwargs) if render_mode is None else {**self.kwargs, "render_mode": render_mode}
-        env = preprocess(_parallel(_call(resolve(self.make_env), kwargs)), self.preprocess)
+        make_env = resolve(self.make_env)
+        label = self.make_env if isinstance(self.make_env, str) else _label(make_env)
+        env = preprocess(_parallel(_call(label, make_env, kwargs)), self.preprocess)
         if self.cost is not None:
             env = AddCost(env, resolve(self.cost))
         if self.cap is not None:
@@ -133,8 +137,12 @@ def _check_reference(name: str, value: Any) -> None:
         raise ConfigError(f"{name} must be a callable or 'package.module:function', got {value!r}.")
 
 
-def _call(make_env: Callable[..., Any], kwargs: Mapping[str, Any]) -> Any:
-    _refuse_unknown(make_env, kwargs, make_env)
+def _label(function: Callable[..., Any]) -> str:
+    return f"{function.__module__}:{getattr(function, '__qualname__', type(function).__name__)}"
+
+
+def _call(label: str, make_env: Callable[..., Any], kwargs: Mapping[str, Any]) -> Any:
+    _check_arguments(label, make_env, kwargs)
     try:
         return make_env(**kwargs)
     except TypeError as error:
@@ -142,21 +150,38 @@ def _call(make_env: Callable[..., Any], kwargs: Mapping[str, Any]) -> Any:
         unknown = re.search(r"([\w.]+)\(\) got an unexpected keyword argument '(\w+)'", str(error))
         if unknown is None or unknown[2] not in kwargs:
             raise
-        _refuse_unknown(_callee(error, unknown[1]), {unknown[2]: None}, make_env)
-        raise ConfigError(f"{_name(make_env)} does not take the keyword argument {unknown[2]!r}.") from error
+        _refuse_unknown(label, _parameters(_callee(error, unknown[1])), [unknown[2]])
+        raise ConfigError(f"{label} does not take the keyword argument {unknown[2]!r}.") from error
 
 
-def _refuse_unknown(function: Any, kwargs: Mapping[str, Any], make_env: Callable[..., Any]) -> None:
+def _check_arguments(label: str, make_env: Callable[..., Any], kwargs: Mapping[str, Any]) -> None:
+    parameters = _parameters(make_env)
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        _refuse_unknown(label, parameters, kwargs)
+    missing = [
+        name
+        for name, parameter in parameters.items()
+        if parameter.default is parameter.empty
+        and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        and name not in kwargs
+    ]
+    if missing:
+        raise ConfigError(f"{label} needs the keyword argument {missing[0]!r}; add it to kwargs.")
+
+
+def _refuse_unknown(label: str, known: Mapping[str, Any], names: Iterable[str]) -> None:
+    for name in names:
+        if known and name not in known:
+            hint = did_you_mean(name, known)
+            raise ConfigError(f"{label} does not take the keyword argument {name!r}.{hint}")
+
+
+def _parameters(function: Any) -> Mapping[str, inspect.Parameter]:
+    """The parameters of ``function``; empty where Python cannot tell (builtins, None)."""
     try:
-        parameters = inspect.signature(function).parameters
+        return inspect.signature(function).parameters
     except (TypeError, ValueError):
-        return
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return
-    for name in kwargs:
-        if name not in parameters:
-            known = did_you_mean(name, parameters)
-            raise ConfigError(f"{_name(make_env)} does not take the keyword argument {name!r}.{known}")
+        return {}
 
 
 def _callee(error: TypeError, qualified_name: str) -> Any:
@@ -164,12 +189,10 @@ def _callee(error: TypeError, qualified_name: str) -> Any:
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
+    if trace is None:
+        return None
     name = qualified_name.split(".")[0]
-    return None if trace is None else trace.tb_frame.f_globals.get(name)
-
-
-def _name(function: Callable[..., Any]) -> str:
-    return f"{function.__module__}.{getattr(function, '__qualname__', type(function).__name__)}"
+    return {**trace.tb_frame.f_globals, **trace.tb_frame.f_locals}.get(name)
 
 
 def _parallel(env: Any) -> Any:

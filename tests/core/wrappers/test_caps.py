@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import supersuit
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pettingzoo.utils.wrappers import MultiEpisodeParallelEnv
 
@@ -292,6 +292,7 @@ def test_no_cap_found_is_an_error_that_says_where_it_looked():
 flags = st.dictionaries(st.sampled_from("abcd"), st.booleans())
 
 
+@settings(deadline=None, max_examples=100)
 @given(
     active=st.lists(st.sampled_from("abcd"), unique=True),
     terminations=flags,

@@ -1,0 +1,151 @@
+"""The builder of episodes apart from any env, and the moving averages over the recent past."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from marl_tools.core.history import Clock, EpisodeBuilder, History
+from tests.core.test_types import episode
+
+
+def advance(builder: EpisodeBuilder, agents: list[str], *, t: int = 1, **ends: str) -> Any:
+    """One step with reward 1 for each of ``agents`` and those that end, who are gone afterwards."""
+    stepped = [*agents, *ends]
+    return builder.step(
+        dict.fromkeys(stepped, 1.0),
+        {agent: ends.get(agent) == "terminated" for agent in stepped},
+        {agent: ends.get(agent) == "truncated" for agent in stepped},
+        {},
+        agents,
+        t=t,
+    )
+
+
+def test_the_log_comes_with_the_last_agents_end_and_only_once():
+    builder = EpisodeBuilder()
+    assert builder.episode == -1
+    assert builder.start("team", ["a", "b"], seed=0, t=10) is None
+    assert advance(builder, ["b"], t=11, a="terminated") is None
+    log = advance(builder, [], t=12, b="truncated")
+    assert (log.episode, log.t_start, log.t_end, log.seed) == (0, 10, 12, 0)
+    assert log.lengths == {"a": 1, "b": 2}
+    assert advance(builder, [], t=13) is None
+    assert builder.interrupt(13) is None
+
+
+def test_an_episode_without_a_step_leaves_neither_log_nor_gap_in_the_numbers():
+    builder = EpisodeBuilder()
+    builder.start("team", ["a"], seed=None, t=0)
+    assert builder.start("team", ["a"], seed=None, t=0) is None
+    assert builder.episode == 0
+    assert builder.interrupt(0) is None
+    builder.start("team", ["a"], seed=None, t=0)
+    assert advance(builder, [], a="terminated").episode == 0
+
+
+def test_a_start_in_the_middle_returns_the_interrupted_episode():
+    builder = EpisodeBuilder()
+    builder.start("team", ["a"], seed=1, t=0)
+    advance(builder, ["a"])
+    log = builder.start("team", ["a"], seed=2, t=1)
+    assert (log.ends, log.seed, log.interrupted) == ({"a": "interrupted"}, 1, True)
+    assert builder.episode == 1
+
+
+def test_a_reward_for_an_agent_that_has_ended_is_not_counted():
+    builder = EpisodeBuilder()
+    builder.start("team", ["a", "b"], seed=None, t=0)
+    advance(builder, ["b"], a="terminated")
+    builder.step({"a": 100.0, "b": 1.0}, {}, {}, {}, ["b"], t=2)
+    assert builder.returns == {"a": 1.0, "b": 2.0}
+
+
+def test_the_first_violation_is_the_first_step_with_a_cost_above_0():
+    builder = EpisodeBuilder()
+    builder.start("team", ["a"], seed=None, t=0)
+    for cost in (0.0, 0.25, 0.5):
+        builder.step({"a": 0.0}, {}, {}, {"a": {"cost": cost}}, ["a"], t=1)
+    snapshot = builder.snapshot(3)
+    assert (snapshot.costs, snapshot.first_violation) == ({"a": 0.75}, {"a": 2})
+
+
+def test_a_clock_counts_in_strides_and_by_name():
+    clock = Clock(stride=3)
+    clock.tick("a")
+    clock.tick("b")
+    clock.tick("a")
+    assert (clock.frames, clock.frames_by_env) == (9, {"a": 6, "b": 3})
+
+
+logs = st.lists(
+    st.builds(
+        lambda t, name, split, returns, left: episode(
+            t_end=t,
+            env_name=name,
+            split=split,
+            returns=returns,
+            ends=dict.fromkeys(returns, "interrupted" if left else "truncated"),
+        ),
+        st.integers(0, 50),
+        st.sampled_from(["easy", "hard"]),
+        st.sampled_from(["train", "eval"]),
+        st.dictionaries(st.sampled_from("ab"), st.floats(-1e6, 1e6), min_size=1),
+        st.booleans(),
+    ),
+    max_size=20,
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    episodes=logs,
+    window=st.integers(1, 8),
+    agent=st.none() | st.sampled_from("ab"),
+    split=st.sampled_from(["train", "eval"]),
+    env_name=st.none() | st.sampled_from(["easy", "hard"]),
+)
+def test_the_moving_average_is_that_of_the_last_whole_episodes(episodes, window, agent, split, env_name):
+    history = History()
+    history.extend(episodes)
+    whole = [log for log in episodes if log.split == split and "interrupted" not in log.ends.values()]
+    if env_name is not None:
+        whole = [log for log in whole if log.env_name == env_name]
+    else:
+        # Ties in time between two envs are broken by the env that was seen first.
+        order = list(dict.fromkeys((log.env_name, log.split) for log in episodes))
+        whole.sort(key=lambda log: order.index((log.env_name, log.split)))
+    last = sorted(whole, key=lambda log: log.t_end)[-window:]
+    if agent is None:
+        values = [sum(log.returns.values()) / len(log.returns) for log in last]
+    else:
+        values = [log.returns[agent] for log in last if agent in log.returns]
+    average = history.ma(window, agent, split, env_name)
+    if values:
+        assert average == pytest.approx(sum(values) / len(values), abs=1e-6)
+    else:
+        assert math.isnan(average)
+    assert history.recent(window, split=split, env_name=env_name) == last
+
+
+def test_a_window_of_nothing_is_empty_and_an_agent_nobody_knows_has_no_average():
+    history = History()
+    history.add(episode())
+    assert history.recent(0) == []
+    assert math.isnan(history.ma(agent="ghost"))
+
+
+def test_only_the_recent_past_is_kept_per_env_and_split():
+    history = History(maxlen=2)
+    for t in range(5):
+        history.add(episode(t_end=t))
+        history.add(episode(t_end=t, split="eval"))
+    assert len(history) == 4
+    assert [log.t_end for log in history.recent()] == [3, 4]
+    assert sorted(log.t_end for log in history) == [3, 3, 4, 4]
+    history.clear()
+    assert len(history) == 0
