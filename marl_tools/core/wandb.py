@@ -9,7 +9,7 @@ import hashlib
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from inspect import signature
 from pathlib import Path
@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from marl_tools.core.checks import Check, at_least, between, boolean, increasing, name, one_of, string
 from marl_tools.core.errors import ConfigError, did_you_mean
 from marl_tools.core.history import History
 from marl_tools.core.types import EpisodeLog
@@ -99,12 +100,14 @@ def start_run(
     for key in ("use_wandb", "env_name"):
         if key not in cfg:
             raise ConfigError(f"the config has no {key!r}: make it with create_base_config.")
-    if not _boolean("use_wandb", cfg["use_wandb"]):
+    if not boolean("use_wandb", cfg["use_wandb"]):
         return None
-    run_idx = _at_least(0)("run_idx", run_idx)
-    tag = str(cfg.get("experiment_tag") or "")
-    mode = cfg.get("wandb_mode") or os.environ.get("WANDB_MODE") or "offline"
-    _one_of(*WANDB_MODES)("wandb_mode", mode)
+    run_idx = at_least(0)("run_idx", run_idx)
+    seed = at_least(0)("seed_offset", cfg.get("seed_offset", 0)) + run_idx
+    tag = string("experiment_tag", cfg.get("experiment_tag", ""))
+    mode: Any = one_of(*WANDB_MODES)(
+        "wandb_mode (or WANDB_MODE)", cfg.get("wandb_mode") or os.environ.get("WANDB_MODE") or "offline"
+    )
     directory = cfg.get("wandb_dir")
     if directory is not None:
         Path(directory).mkdir(parents=True, exist_ok=True)
@@ -123,18 +126,14 @@ def start_run(
             name=f"{algo}-{cfg['env_name']}-run{run_idx}",
             group=tag or None,
             tags=[tag[:64]] if tag else None,
-            config={
-                **cfg,
-                "algo": algo,
-                "run_idx": run_idx,
-                "seed": int(cfg.get("seed_offset", 0)) + run_idx,
-            },
+            config={**cfg, "algo": algo, "run_idx": run_idx, "seed": seed},
             mode=mode,
             dir=directory,
             # The console is left alone: wandb's capture of it garbles a progress bar.
             settings=wandb.Settings(console="off", silent=mode != "online", x_disable_stats=mode != "online"),
         )
-    except wandb.Error as error:
+    # Not only `wandb.Error`: refusals of its service and of its settings are exceptions of other families.
+    except Exception as error:
         raise ConfigError(f"wandb cannot start run {run_id!r} in mode {mode!r}: {error}") from error
 
 
@@ -265,83 +264,29 @@ def _run_id(*parts: Any) -> str:
     return f"{readable[:80]}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:8]}"
 
 
-_Check = Callable[[str, Any], Any]
-
-
-def _at_least(least: int) -> _Check:
-    def check(key: str, value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-            raise ConfigError(f"{key}={value!r}: must be a whole number of at least {least}.")
-        return int(value)
-
-    return check
-
-
-def _between(low: float, high: float) -> _Check:
-    def check(key: str, value: Any) -> float:
-        number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-        if not number or not low < value < high:
-            raise ConfigError(f"{key}={value!r}: must be a number above {low:g} and below {high:g}.")
-        return float(value)
-
-    return check
-
-
-def _one_of(*choices: str) -> _Check:
-    def check(key: str, value: Any) -> str:
-        if value not in choices:
-            raise ConfigError(f"{key}={value!r}: must be one of {', '.join(map(repr, choices))}.")
-        return value
-
-    return check
-
-
-def _boolean(key: str, value: Any) -> bool:
-    if not isinstance(value, bool | np.bool_):
-        raise ConfigError(f"{key}={value!r}: must be True or False.")
-    return bool(value)
-
-
-def _string(key: str, value: Any) -> str:
-    if not isinstance(value, str) or (key == "env_name" and not value):
-        raise ConfigError(
-            f"{key}={value!r}: must be a string{', and not empty' if key == 'env_name' else ''}."
-        )
-    return value
-
-
-def _horizons(key: str, value: Any) -> tuple[int, ...]:
-    if isinstance(value, str) or not isinstance(value, Sequence) or not value:
-        raise ConfigError(f"{key}={value!r}: must be a tuple of horizons in env steps, such as (1, 10, 50).")
-    horizons = tuple(_at_least(1)(key, horizon) for horizon in value)
-    if any(later <= earlier for earlier, later in zip(horizons, horizons[1:], strict=False)):
-        raise ConfigError(f"{key}={value!r}: each horizon must be longer than the one before.")
-    return horizons
-
-
-_CHECKS: dict[str, _Check] = {
-    "env_name": _string,
-    "experiment_tag": _string,
-    "use_wandb": _boolean,
-    "learning_rate": _between(0, math.inf),
-    "max_risk": _between(0, 1),
-    "shield_credible_delta": _between(0, 1),
-    "final_policy_eval_confidence": _between(0, 1),
-    "final_policy_eval_horizons": _horizons,
-    "shield_opponent_mode": _one_of("oracle", "uniform", "empirical", "worst_case", "monotone_floor"),
-    "shield_reward_mode": _one_of("none", "penalty", "bayesian", "bayesian_potential"),
-    "shield_credible_schedule": _one_of("constant", "summable", "geometric", "ppr"),
+_CHECKS: dict[str, Check] = {
+    "env_name": name,
+    "experiment_tag": string,
+    "use_wandb": boolean,
+    "learning_rate": between(0, math.inf),
+    "max_risk": between(0, 1),
+    "shield_credible_delta": between(0, 1),
+    "final_policy_eval_confidence": between(0, 1),
+    "final_policy_eval_horizons": increasing,
+    "shield_opponent_mode": one_of("oracle", "uniform", "empirical", "worst_case", "monotone_floor"),
+    "shield_reward_mode": one_of("none", "penalty", "bayesian", "bayesian_potential"),
+    "shield_credible_schedule": one_of("constant", "summable", "geometric", "ppr"),
 }
 _CHECKS |= dict.fromkeys(
     ["num_envs", "n_agents", "timesteps", "num_runs", "rollouts", "learning_epochs", "mini_batches"],
-    _at_least(1),
+    at_least(1),
 )
 _CHECKS |= dict.fromkeys(
     ["shield_patience", "seed_offset", "final_policy_eval_episodes", "final_policy_eval_seed_offset"],
-    _at_least(0),
+    at_least(0),
 )
 _CHECKS |= dict.fromkeys(
-    ["wm_version", "om_version", "ippo_version", "lag_version", "shield_version"], _one_of(*_VERSIONS)
+    ["wm_version", "om_version", "ippo_version", "lag_version", "shield_version"], one_of(*_VERSIONS)
 )
 
 
