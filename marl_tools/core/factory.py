@@ -12,11 +12,11 @@ from typing import Any, Literal
 from pettingzoo.utils.conversions import aec_to_parallel
 from pettingzoo.utils.env import AECEnv, ParallelEnv
 
+from marl_tools.core.checks import at_least, one_of
 from marl_tools.core.errors import ConfigError, did_you_mean
 from marl_tools.core.history import Clock
 from marl_tools.core.types import AgentID, EpisodeLog, Split
 from marl_tools.core.wrappers.agent_truncation import AgentTruncation
-from marl_tools.core.wrappers.base import positive_steps
 from marl_tools.core.wrappers.caps import EpisodeCap, TerminationsAtCap
 from marl_tools.core.wrappers.cost import AddCost
 from marl_tools.core.wrappers.preprocess import parse_preprocess, preprocess
@@ -65,10 +65,10 @@ class EnvFactory:
         for name in ("make_env", "cost", "agent_when"):
             _check_reference(name, getattr(self, name))
         parse_preprocess(self.preprocess)
-        if isinstance(self.cap, str) and self.cap != "infer":
-            raise ConfigError(f"cap must be a number of steps, 'infer' or None, got {self.cap!r}.")
-        if self.cap is not None and self.cap != "infer":
-            positive_steps(self.cap, "cap")
+        if isinstance(self.cap, str):
+            one_of("infer")("cap", self.cap)
+        elif self.cap is not None:
+            at_least(1)("cap", self.cap)
         if self.terminations_at_cap != "keep" and self.cap is None:
             raise ConfigError("terminations_at_cap needs a cap: set cap to a number of steps or 'infer'.")
         truncates = self.agent_steps is not None or self.agent_when is not None

@@ -8,6 +8,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from marl_tools.core.errors import EnvError
 from marl_tools.core.types import AgentID, End, EpisodeLog, Split
 
 METRIC_PREFIXES = ("MARL_LOG_METRIC", "AMAGO_LOG_METRIC")
@@ -147,13 +148,28 @@ class EpisodeBuilder:
     def _read_info(self, agent: AgentID, info: Mapping[str, Any]) -> None:
         for key, value in info.items():
             if key == "cost":
-                self.costs[agent] += float(value)
-                if value > 0 and self._first_violation[agent] is None:
+                cost = self._number(agent, key, value)
+                if not 0.0 <= cost < math.inf:
+                    raise EnvError(
+                        f"{self.env_name}: infos[{agent!r}]['cost'] must be finite and >= 0, got {cost}."
+                    )
+                self.costs[agent] += cost
+                if cost > 0 and self._first_violation[agent] is None:
                     self._first_violation[agent] = self.length
             elif key.startswith(METRIC_PREFIXES):
                 prefix = METRIC_PREFIXES[0] if key.startswith(METRIC_PREFIXES[0]) else METRIC_PREFIXES[1]
                 name = key[len(prefix) :].strip(" _/")
-                self._metrics.setdefault(agent, {}).setdefault(name, []).append(float(value))
+                self._metrics.setdefault(agent, {}).setdefault(name, []).append(
+                    self._number(agent, key, value)
+                )
+
+    def _number(self, agent: AgentID, key: str, value: Any) -> float:
+        try:
+            return float(value)
+        except (TypeError, ValueError) as error:
+            raise EnvError(
+                f"{self.env_name}: infos[{agent!r}][{key!r}] must be a number, got {value!r}."
+            ) from error
 
     def _close(self, t: int) -> EpisodeLog:
         self.open = False

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from marl_tools.core.errors import EnvError
 from marl_tools.core.history import Clock, EpisodeBuilder, History
 from tests.core.test_types import episode
 
@@ -72,6 +73,22 @@ def test_the_first_violation_is_the_first_step_with_a_cost_above_0():
         builder.step({"a": 0.0}, {}, {}, {"a": {"cost": cost}}, ["a"], t=1)
     snapshot = builder.snapshot(3)
     assert (snapshot.costs, snapshot.first_violation) == ({"a": 0.75}, {"a": 2})
+
+
+@pytest.mark.parametrize(
+    ("info", "message"),
+    [
+        ({"cost": math.nan}, r"team: infos\['a'\]\['cost'\] must be finite and >= 0, got nan"),
+        ({"cost": -1}, "must be finite and >= 0, got -1.0"),
+        ({"cost": None}, r"infos\['a'\]\['cost'\] must be a number, got None"),
+        ({"MARL_LOG_METRIC x": "fast"}, r"\['MARL_LOG_METRIC x'\] must be a number, got 'fast'"),
+    ],
+)
+def test_a_cost_or_metric_that_is_no_number_is_an_error_that_names_env_and_agent(info, message):
+    builder = EpisodeBuilder()
+    builder.start("team", ["a"], seed=None, t=0)
+    with pytest.raises(EnvError, match=message):
+        builder.step({"a": 0.0}, {}, {}, {"a": info}, ["a"], t=1)
 
 
 def test_a_clock_counts_in_strides_and_by_name():

@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from marl_tools.core.checks import at_least
 from marl_tools.core.errors import ConfigError, did_you_mean
 from marl_tools.core.types import AgentID
-from marl_tools.core.wrappers.base import ParallelWrapper, positive_steps, step_of_nobody
+from marl_tools.core.wrappers.base import ParallelWrapper, step_of_nobody
 
 Predicate = Callable[[AgentID, Any, Mapping[str, Any]], bool]
 """``when(agent, observation, info)``: whether this agent's episode ends with the step just made."""
@@ -49,9 +50,9 @@ class AgentTruncation(ParallelWrapper):
         self._limits: dict[AgentID, int] = {}
         if isinstance(steps, Mapping):
             self._check_agents("steps", steps)
-            self._limits = {agent: positive_steps(n, f"steps[{agent!r}]") for agent, n in steps.items()}
+            self._limits = {agent: at_least(1)(f"steps[{agent!r}]", n) for agent, n in steps.items()}
         elif steps is not None:
-            self._limit = positive_steps(steps, "steps of AgentTruncation")
+            self._limit = at_least(1)("steps", steps)
         if isinstance(stand_in, Mapping):
             self._check_agents("stand_in", stand_in)
         self._when = when

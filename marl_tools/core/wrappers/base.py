@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from numbers import Integral
 from typing import Any
 
 from pettingzoo.utils import BaseParallelWrapper
 from pettingzoo.utils.env import ParallelEnv
-
-from marl_tools.core.errors import ConfigError
 
 
 class ParallelWrapper(BaseParallelWrapper):
@@ -53,14 +50,3 @@ def env_title(env: ParallelEnv) -> str:
 def step_of_nobody() -> tuple[dict, dict, dict, dict, dict]:
     """What a step returns once a wrapper has ended everyone: the env below may still be live, and is left alone."""
     return {}, {}, {}, {}, {}
-
-
-def positive_steps(value: Any, name: str) -> int:
-    """``value`` as an int if it is a whole number above 0; NumPy integers are, booleans are not.
-
-    Raises:
-        ConfigError: anything else, naming the setting and the value.
-    """
-    if isinstance(value, bool) or not isinstance(value, Integral) or value <= 0:
-        raise ConfigError(f"{name} must be a whole number of steps above 0, got {value!r}.")
-    return int(value)

@@ -13,9 +13,10 @@ from typing import Any, Literal, get_args
 
 from pettingzoo.utils.wrappers import MultiEpisodeEnv, MultiEpisodeParallelEnv
 
+from marl_tools.core.checks import at_least, one_of
 from marl_tools.core.errors import ConfigError
 from marl_tools.core.types import AgentID
-from marl_tools.core.wrappers.base import ParallelWrapper, positive_steps, step_of_nobody
+from marl_tools.core.wrappers.base import ParallelWrapper, step_of_nobody
 
 TerminationsAtCap = Literal["keep", "truncate"]
 
@@ -84,13 +85,10 @@ class EpisodeCap(ParallelWrapper):
         self, env: Any, steps: int | None = None, *, terminations_at_cap: TerminationsAtCap = "keep"
     ) -> None:
         super().__init__(env)
-        if terminations_at_cap not in get_args(TerminationsAtCap):
-            raise ConfigError(
-                f"terminations_at_cap must be 'keep' or 'truncate', got {terminations_at_cap!r}."
-            )
+        one_of(*get_args(TerminationsAtCap))("terminations_at_cap", terminations_at_cap)
         self._rewrite = terminations_at_cap == "truncate"
         # Either is 0 when nobody asked for it.
-        self._fixed = 0 if steps is None else positive_steps(steps, "steps of EpisodeCap")
+        self._fixed = 0 if steps is None else at_least(1)("steps", steps)
         self._inferred = _require_cap(env) if steps is None or self._rewrite else 0
         self.cap = self._fixed or self._inferred
         self._steps = 0

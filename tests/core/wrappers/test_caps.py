@@ -273,7 +273,7 @@ def test_the_cap_is_read_again_when_a_reset_rebuilds_what_is_inside():
 
 @pytest.mark.parametrize("steps", [0, -1, True, 2.0, "10", float("inf")])
 def test_a_cap_that_is_no_number_of_steps_is_refused(steps):
-    with pytest.raises(ConfigError, match="steps of EpisodeCap must be a whole number"):
+    with pytest.raises(ConfigError, match=r"steps=.*: must be a whole number of at least 1"):
         EpisodeCap(Team(), steps)
 
 
@@ -285,7 +285,7 @@ def test_no_cap_found_is_an_error_that_says_where_it_looked():
     assert "_max_episode_steps" in str(caught.value)
     with pytest.raises(ConfigError, match="no episode cap found"):
         EpisodeCap(Team(), 5, terminations_at_cap="truncate")
-    with pytest.raises(ConfigError, match="'keep' or 'truncate', got 'rewrite'"):
+    with pytest.raises(ConfigError, match="'rewrite': must be one of 'keep', 'truncate'"):
         EpisodeCap(Team(), 5, terminations_at_cap="rewrite")
 
 
