@@ -63,7 +63,10 @@ class Team(ParallelEnv):
         return self._observe(self.agents), self._info(self.agents)
 
     def step(self, actions: Mapping[str, int]) -> Any:
-        self.received.append({agent: actions[agent] for agent in self.agents})
+        missing = [agent for agent in self.agents if agent not in actions]
+        if missing:
+            raise KeyError(missing[0])
+        self.received.append(dict(actions))
         self.t += 1
         stepped = [agent for agent in self.possible_agents if agent in self.agents]
         at_cap = self._cap is not None and self.t >= self._cap

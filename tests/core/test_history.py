@@ -62,8 +62,10 @@ def test_a_reward_for_an_agent_that_has_ended_is_not_counted():
     builder = EpisodeBuilder()
     builder.start("team", ["a", "b"], seed=None, t=0)
     advance(builder, ["b"], a="terminated")
-    builder.step({"a": 100.0, "b": 1.0}, {}, {}, {}, ["b"], t=2)
-    assert builder.returns == {"a": 1.0, "b": 2.0}
+    # Whether or not the env goes on listing it.
+    for agents in (["b"], ["a", "b"]):
+        builder.step({"a": 100.0, "b": 1.0}, {}, {}, {}, agents, t=2)
+    assert builder.returns == {"a": 1.0, "b": 3.0}
 
 
 def test_the_first_violation_is_the_first_step_with_a_cost_above_0():
