@@ -143,7 +143,16 @@ class VectorEnv(Protocol):
     num_envs: int
     env_name: str
     groups: tuple[AgentGroup, ...]
-    frames: int
+    episodes_started: int
+
+    @property
+    def frames(self) -> int:
+        """Env steps so far, all copies together."""
+        ...
+
+    def resume(self, *, frames: int, episodes_started: int) -> None:
+        """Count on from an earlier run's figures; call it before `reset`."""
+        ...
 
     def reset(self, seed: int) -> VectorStep:
         """Start every copy afresh; all later episodes' seeds follow from ``seed``."""

@@ -1,0 +1,1 @@
+"""Runs: their settings, and the one place where env, trainer, logs and films are joined."""

@@ -1,0 +1,1 @@
+"""Networks, action distributions and normalisers."""

@@ -1,0 +1,1 @@
+"""IPPO: rollouts, updates, checkpoints, evaluation."""

@@ -24,7 +24,6 @@ class SerialVectorEnv:
     Args:
         make_env: builds one copy, an `EpisodeRecorder` outermost; called with ``env_index``.
         num_envs: how many copies.
-        first_episode: how many episodes of this seed were started before (a resumed run).
 
     Raises:
         ConfigError: the env has no ``possible_agents``, or a space that no policy can use.
@@ -37,7 +36,7 @@ class SerialVectorEnv:
         if num_envs < 1:
             raise ConfigError(f"num_envs={num_envs}: at least one copy of the env is needed")
         self.num_envs = num_envs
-        self.episodes_started = first_episode
+        self.episodes_started = 0
         self.envs: list[EpisodeRecorder] = []
         try:
             for index in range(num_envs):
@@ -68,11 +67,11 @@ class SerialVectorEnv:
         """Env steps so far, all copies together."""
         return self.envs[0].clock.frames
 
-    def set_clock(self, frames: int, update: int | None = None) -> None:
-        """Set every copy's clock, for a resumed run, or the update number that logs are stamped with."""
+    def resume(self, *, frames: int, episodes_started: int) -> None:
+        """Count on from an earlier run's figures; call it before `reset`."""
+        self.episodes_started = episodes_started
         for env in self.envs:
             env.clock.frames = frames
-            env.builder.update = update
 
     def reset(self, seed: int) -> VectorStep:
         self._seed = seed
@@ -85,6 +84,7 @@ class SerialVectorEnv:
     def step(
         self, actions: Mapping[str, NDArray[Any]], notes: Sequence[Mapping[str, Any]] | None = None
     ) -> VectorStep:
+        """Play one step in every copy; see `VectorEnv.step`."""
         plays = {name: buffer.to_env(actions[name]) for name, buffer in self._buffers.items()}
         final_infos: list[dict[AgentID, dict[str, Any]] | None] = [None] * self.num_envs
         for buffer in self._buffers.values():

@@ -1,0 +1,285 @@
+"""The command line: ``marl-tools train | evaluate | record | tasks``."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from marl_tools import __version__
+from marl_tools.core.errors import (
+    ConfigError,
+    CorruptFileError,
+    FileFormatError,
+    MarlToolsError,
+    MissingExtraError,
+    did_you_mean,
+)
+from marl_tools.core.io import save_to_file
+from marl_tools.core.logging import configure_logging, console
+from marl_tools.envs.tasks import find_task, task_names
+from marl_tools.experiment.config import RunConfig, check_trust
+from marl_tools.experiment.film import film_episodes, film_grid
+from marl_tools.experiment.run import Interrupted, RunResult, evaluate_run, load_config, resume, train
+from marl_tools.training.policy import load_policy
+
+_USAGE = """\
+marl-tools: train PettingZoo teams, evaluate and film them.
+
+  marl-tools train ENV [--timesteps N] [--seed S] [--out DIR] ...   learn, evaluate, film
+  marl-tools train --config FILE.toml [flags]                       the same from a file; flags win
+  marl-tools train --resume RUN [--timesteps N]                     go on with a stopped run
+  marl-tools evaluate RUN [--episodes N]                            returns of a trained team, with intervals
+  marl-tools record RUN [--episodes N] [--grid 2x2]                 films of a trained team
+  marl-tools tasks                                                  the environments known by name
+
+ENV is a task name (marl-tools tasks) or package.module:function that returns a parallel env.
+Every command explains its flags with --help."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resume:
+    """Go on with a stopped run, or with a finished one up to more timesteps.
+
+    Args:
+        resume: the run folder.
+        timesteps: a new total of env steps; None: the run's own.
+        trust: import code that the run folder names.
+    """
+
+    resume: Path
+    timesteps: int | None = None
+    trust: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateArgs:
+    """Play whole episodes with a trained team on envs of its own and print the returns with their intervals.
+
+    Args:
+        run: the run folder.
+        episodes: how many episodes.
+        deterministic: play the most likely action in place of a sampled one.
+        seed: of the first episode; None: the run's evaluation seed.
+        trust: import code that the run folder names.
+    """
+
+    run: Annotated[Path, tyro.conf.Positional]
+    episodes: int = 100
+    deterministic: bool = False
+    seed: int | None = None
+    trust: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordArgs:
+    """Film a trained team: one clip an episode, or with --grid several episodes in one.
+
+    Args:
+        run: the run folder.
+        episodes: how many clips, with consecutive seeds.
+        grid: rows x columns of episodes in a clip, such as 2x2.
+        out: folder for the clips; None: RUN/videos.
+        name: how the clips' names begin.
+        format: mp4, webm or gif.
+        fps: frames per second; None: the env's own.
+        overlay: draw step, return and cost per agent on the frames.
+        deterministic: play the most likely action in place of a sampled one.
+        seed: of the first episode; None: the run's evaluation seed.
+        trust: import code that the run folder names.
+    """
+
+    run: Annotated[Path, tyro.conf.Positional]
+    episodes: int = 1
+    grid: str | None = None
+    out: Path | None = None
+    name: str = "record"
+    format: Literal["mp4", "webm", "gif"] = "mp4"
+    fps: float | None = None
+    overlay: bool = False
+    deterministic: bool = False
+    seed: int | None = None
+    trust: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class TasksArgs:
+    """List the environments that are known by name."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code: 0, 1 for a run that failed, 2 for a wrong call, 130 for Ctrl-C."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    # A window would need a display; films do not.
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+    commands = {"train": _train, "evaluate": _evaluate, "record": _record, "tasks": _tasks}
+    if not args or args[0] in ("-h", "--help", "help"):
+        print(_USAGE)
+        return 0 if args else 2
+    if args[0] == "--version":
+        print(__version__)
+        return 0
+    configure_logging(log_format="{message}")
+    try:
+        if args[0] not in commands:
+            raise ConfigError(f"no command {args[0]!r}.{did_you_mean(args[0], commands)}")
+        commands[args[0]](args[1:])
+    except KeyboardInterrupt:
+        return _fail("stopped", 130)
+    except Interrupted as stop:
+        return _fail(stop, 130)
+    except (ConfigError, CorruptFileError, FileFormatError, MissingExtraError, FileNotFoundError) as error:
+        return _fail(error, 2)
+    except MarlToolsError as error:
+        return _fail(error, 1)
+    return 0
+
+
+def _fail(message: object, code: int) -> int:
+    print(f"marl-tools: {message}", file=sys.stderr)
+    return code
+
+
+def _train(args: list[str]) -> None:
+    if any(arg.split("=")[0] == "--resume" for arg in args):
+        call = _parse(Resume, args, "train")
+        results = [resume(call.resume, timesteps=call.timesteps, trusted=call.trust)]
+    else:
+        results = train(_run_config(args))
+    for result in results:
+        _print_result(result)
+
+
+def _run_config(args: list[str]) -> RunConfig:
+    """The settings of a train command: the flags, over those of the --config file if one is given."""
+    split = [part for arg in args for part in (arg.split("=", 1) if arg.startswith("--config=") else [arg])]
+    if "--config" not in split:
+        return _parse(RunConfig, split, "train")
+    at = split.index("--config")
+    if at + 1 == len(split):
+        raise ConfigError("--config needs a TOML file after it")
+    file, rest = Path(split[at + 1]), split[:at] + split[at + 2 :]
+    named = {"env": rest[0]} if rest and not rest[0].startswith("-") else {}
+    return _parse(RunConfig, rest, "train", default=RunConfig.from_toml(file, **named))
+
+
+def _parse(kind: type[Any], args: list[str], command: str, default: Any = None) -> Any:
+    """``kind`` from flags; tyro prints help and mistakes itself and leaves with code 0 or 2."""
+    return tyro.cli(
+        kind,
+        args=args,
+        prog=f"marl-tools {command}",
+        # Flags carry the settings' own names, however deep they live.
+        config=(tyro.conf.OmitArgPrefixes,),
+        **({} if default is None else {"default": default}),
+    )
+
+
+def _evaluate(args: list[str]) -> None:
+    call: EvaluateArgs = _parse(EvaluateArgs, args, "evaluate")
+    config = _trusted_config(call.run, call.trust, call.seed)
+    policy = load_policy(call.run, deterministic=call.deterministic)
+    with console().status(f"playing {call.episodes} episodes"):
+        evaluation = evaluate_run(config, policy, episodes=call.episodes)
+    confidence = config.final_policy_eval_confidence
+    summary = evaluation.summary(confidence)
+    save_to_file({"policy": "trained", "seed": config.eval_seed, **summary}, call.run, "evaluation.json")
+    table = Table(title=f"{config.env}: return over {call.episodes} episodes")
+    for title in ("", "mean", f"{confidence:.0%} interval"):
+        table.add_column(title, justify="left" if title == "" else "right")
+    returns = summary["returns"]
+    for name, row in {"mean over agents": returns["mean_over_agents"], **returns["agents"]}.items():
+        interval = "-" if row["interval"] is None else "{:.3f} to {:.3f}".format(*row["interval"])
+        table.add_row(name, f"{row['mean']:.3f}", interval)
+    Console().print(table)
+    print(f"written to {call.run / 'evaluation.json'}")
+
+
+def _record(args: list[str]) -> None:
+    call: RecordArgs = _parse(RecordArgs, args, "record")
+    config = _trusted_config(call.run, call.trust, call.seed)
+    policy = load_policy(call.run, deterministic=call.deterministic)
+    folder = call.out or call.run / "videos"
+    common = {"fps": call.fps, "overlay": call.overlay}
+    if call.grid is None:
+        clips = film_episodes(
+            config.factory(),
+            policy,
+            folder,
+            episodes=call.episodes,
+            seed=config.eval_seed,
+            name=call.name,
+            suffix=f".{call.format}",
+            **common,
+        )
+    else:
+        rows, cols = _grid(call.grid)
+        clips = [
+            film_grid(
+                config.factory(),
+                policy,
+                folder / f"{call.name}-{call.grid}.{call.format}",
+                rows=rows,
+                cols=cols,
+                seed=config.eval_seed + number * rows * cols,
+                **common,
+            )
+            for number in range(call.episodes)
+        ]
+    for clip in clips:
+        print(clip)
+
+
+def _tasks(args: list[str]) -> None:
+    _parse(TasksArgs, args, "tasks")
+    table = Table("task", "agents", "what", box=None)
+    for name in task_names():
+        task = find_task(name)
+        table.add_row(name, str(task.agents or ""), task.description)
+    Console().print(table)
+
+
+def _trusted_config(run: Path, trusted: bool, seed: int | None) -> RunConfig:
+    config = load_config(run)
+    check_trust(config, trusted)
+    return config if seed is None else replace(config, seed=seed, final_policy_eval_seed_offset=0)
+
+
+def _grid(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"([1-9]\d?)x([1-9]\d?)", text)
+    if match is None:
+        raise ConfigError(f"--grid {text!r}: write rows x columns, as in 2x2")
+    return int(match[1]), int(match[2])
+
+
+def _print_result(result: RunResult) -> None:
+    """Returns before and after, agent by agent, and where the files are."""
+    columns = {
+        title: evaluation.mean_returns()
+        for title, evaluation in (("random", result.before), ("trained", result.after))
+        if evaluation
+    }
+    if columns:
+        evaluation = result.after or result.before
+        assert evaluation is not None
+        table = Table(title=f"mean return over {len(evaluation.episodes)} episodes")
+        table.add_column("")
+        for title in columns:
+            table.add_column(title, justify="right")
+        for row in dict.fromkeys(name for column in columns.values() for name in column):
+            table.add_row(
+                row, *(f"{column[row]:.3f}" if row in column else "" for column in columns.values())
+            )
+        Console().print(table)
+    print(f"run folder  {result.folder}")
+    for clip in sorted((result.folder / "videos").glob("*.mp4")):
+        print(f"video       {clip}")

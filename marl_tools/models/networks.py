@@ -1,0 +1,242 @@
+"""Actor-critic networks over *lanes*: L independent networks of one shape, evaluated in one batched call.
+
+Inputs are (L, N, *obs_shape). One lane is a network that all agents of a group share; a lane per agent gives each its
+own parameters, still in one matrix product. Initialisation follows Andrychowicz et al. 2021 (2006.05990):
+orthogonal, gain 0.01 at the policy's output.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from marl_tools.core.errors import ConfigError
+from marl_tools.core.spaces import AgentSpaces
+from marl_tools.models.distributions import Normal, action_distribution, mask_logits
+from marl_tools.models.normalise import RunningNorm
+
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh, "relu": torch.relu}
+# (channels, kernel, stride) a layer: Mnih et al. 2015 for screens, 3x3 for small grids.
+_SCREEN = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
+_GRID = ((16, 3, 1), (32, 3, 1))
+_SCREEN_SIDE = 36
+# Weight of the past in the statistics of returns, per update: about ten rollouts are remembered.
+_RETURN_DECAY = 0.9
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkConfig:
+    """Shape of the networks.
+
+    encoder: "mlp" flattens, "cnn" convolves (H, W, C) or (C, H, W) images; "auto" takes the cnn for 3-D observations.
+    """
+
+    encoder: Literal["auto", "mlp", "cnn"] = "auto"
+    hidden: tuple[int, ...] = (64, 64)
+    activation: Literal["tanh", "relu"] = "tanh"
+
+    def __post_init__(self) -> None:
+        if not self.hidden or min(self.hidden) < 1:
+            raise ConfigError(f"hidden={self.hidden}: give at least one layer, each of size 1 or more")
+
+
+class LaneLinear(nn.Module):
+    """L linear layers side by side: (L, N, inputs) to (L, N, outputs)."""
+
+    def __init__(
+        self, lanes: int, inputs: int, outputs: int, gain: float, generator: torch.Generator
+    ) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(
+            _orthogonal((lanes, outputs, inputs), gain, generator).transpose(1, 2).contiguous()
+        )
+        self.bias = nn.Parameter(torch.zeros(lanes, 1, outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(self.weight) == 1:
+            return torch.addmm(self.bias[0], x[0], self.weight[0]).unsqueeze(0)
+        return torch.baddbmm(self.bias, x, self.weight)
+
+
+class LaneConv(nn.Module):
+    """L convolutions side by side, as one grouped convolution over (N, L * channels, H, W)."""
+
+    def __init__(
+        self, lanes: int, inputs: int, outputs: int, kernel: int, stride: int, generator: torch.Generator
+    ) -> None:
+        super().__init__()
+        flat = _orthogonal((lanes, outputs, inputs * kernel * kernel), math.sqrt(2), generator)
+        self.weight = nn.Parameter(flat.reshape(lanes * outputs, inputs, kernel, kernel))
+        self.bias = nn.Parameter(torch.zeros(lanes * outputs))
+        self.lanes, self.stride = lanes, stride
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.conv2d(x, self.weight, self.bias, self.stride, groups=self.lanes)
+
+
+class MlpEncoder(nn.Module):
+    """Hidden layers over the flattened observation."""
+
+    def __init__(self, lanes: int, inputs: int, config: NetworkConfig, generator: torch.Generator) -> None:
+        super().__init__()
+        sizes = (inputs, *config.hidden)
+        gain = math.sqrt(2)
+        self.layers = nn.ModuleList(LaneLinear(lanes, a, b, gain, generator) for a, b in pairwise(sizes))
+        self.activation = _ACTIVATIONS[config.activation]
+        self.features = sizes[-1]
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(2)
+        for layer in self.layers:
+            x = self.activation(layer(x))
+        return x
+
+
+class CnnEncoder(nn.Module):
+    """Convolutions over an image, then the hidden layers of the config. Channels first or last is read off the shape."""
+
+    def __init__(
+        self, lanes: int, shape: tuple[int, ...], config: NetworkConfig, generator: torch.Generator
+    ) -> None:
+        super().__init__()
+        self.channels_last = shape[2] <= shape[0]
+        height, width, channels = shape if self.channels_last else (*shape[1:], shape[0])
+        self.convs = nn.ModuleList()
+        for outputs, kernel, stride in _SCREEN if min(height, width) >= _SCREEN_SIDE else _GRID:
+            if min(height, width) < kernel:
+                raise ConfigError(
+                    f"observations of shape {shape} are too small for the cnn: use encoder='mlp'"
+                )
+            self.convs.append(LaneConv(lanes, channels, outputs, kernel, stride, generator))
+            height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
+            channels = outputs
+        self.mlp = MlpEncoder(lanes, channels * height * width, config, generator)
+        self.features = self.mlp.features
+
+    def forward(self, x: Tensor) -> Tensor:
+        lanes, rows = x.shape[:2]
+        x = x.permute(1, 0, 4, 2, 3) if self.channels_last else x.transpose(0, 1)
+        x = x.reshape(rows, -1, *x.shape[-2:])
+        for conv in self.convs:
+            x = torch.relu(conv(x))
+        return self.mlp(x.reshape(rows, lanes, -1).transpose(0, 1))
+
+
+class PopArtHead(nn.Module):
+    """A value head that learns normalised targets; its outputs do not move when the statistics do.
+
+    References:
+        van Hasselt et al. 2016, Learning values across many orders of magnitude (1602.07714).
+    """
+
+    def __init__(self, lanes: int, features: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.linear = LaneLinear(lanes, features, 1, 1.0, generator)
+        self.norm = RunningNorm(lanes, (), decay=_RETURN_DECAY)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Normalised values, shape (L, N)."""
+        return self.linear(features).squeeze(-1)
+
+    def denormalise(self, values: Tensor) -> Tensor:
+        return values * self.norm.std + self.norm.mean
+
+    @torch.no_grad()
+    def shift(self, offsets: Tensor) -> None:
+        """Add one offset a lane, shape (L,), to every denormalised value."""
+        self.linear.bias.add_(offsets[:, None, None] / self.norm.std.unsqueeze(-1))
+
+    @torch.no_grad()
+    def update(self, returns: Tensor, weights: Tensor) -> None:
+        """Take in returns (L, N) and keep every denormalised output where it was."""
+        mean, std = self.norm.mean.clone(), self.norm.std.clone()
+        self.norm.update(returns, weights)
+        new_mean, new_std = self.norm.mean, self.norm.std
+        self.linear.weight.mul_((std / new_std).unsqueeze(-1))
+        self.linear.bias.mul_(std.unsqueeze(-1)).add_((mean - new_mean).unsqueeze(-1)).div_(
+            new_std.unsqueeze(-1)
+        )
+
+
+class ActorCritic(nn.Module):
+    """Policy and value network of one group of agents.
+
+    Flat observations get separate actor and critic trunks; images share the convolutions. Float observations are
+    normalised by running statistics when asked, uint8 ones divided by 255.
+    """
+
+    def __init__(
+        self,
+        spaces: AgentSpaces,
+        lanes: int,
+        config: NetworkConfig,
+        *,
+        normalise_observations: bool = True,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        self.lanes = lanes
+        self.distribution = action_distribution(spaces)
+        shape, pixels = spaces.obs_shape, spaces.obs_dtype == "uint8"
+        image = config.encoder == "cnn" or (config.encoder == "auto" and len(shape) == 3)
+        if image and len(shape) != 3:
+            raise ConfigError(
+                f"encoder='cnn' needs observations of 3 dimensions, not {shape}: use 'mlp' or 'auto'"
+            )
+        self.scale = 1.0 / 255.0 if pixels else 1.0
+        self.obs_norm = RunningNorm(lanes, shape) if normalise_observations and not pixels else None
+
+        def encoder() -> MlpEncoder | CnnEncoder:
+            if image:
+                return CnnEncoder(lanes, shape, config, generator)
+            return MlpEncoder(lanes, math.prod(shape), config, generator)
+
+        self.actor = encoder()
+        self.critic = self.actor if image else encoder()
+        gaussian = isinstance(self.distribution, Normal)
+        outputs = spaces.action_dim if gaussian else self.distribution.params
+        self.policy_head = LaneLinear(lanes, self.actor.features, outputs, 0.01, generator)
+        self.value_head = PopArtHead(lanes, self.critic.features, generator)
+        self.log_std = nn.Parameter(torch.zeros(lanes, 1, outputs)) if gaussian else None
+
+    def forward(self, obs: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Distribution parameters (L, N, params) and *normalised* values (L, N)."""
+        x = self._prepare(obs)
+        features = self.actor(x)
+        critic_features = features if self.critic is self.actor else self.critic(x)
+        return self._policy_params(features, mask), self.value_head(critic_features)
+
+    def policy(self, obs: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Distribution parameters alone, (L, N, params)."""
+        return self._policy_params(self.actor(self._prepare(obs)), mask)
+
+    def value(self, obs: Tensor) -> Tensor:
+        """Values in units of return, (L, N)."""
+        return self.value_head.denormalise(self.value_head(self.critic(self._prepare(obs))))
+
+    def _policy_params(self, features: Tensor, mask: Tensor | None) -> Tensor:
+        outputs = self.policy_head(features)
+        if self.log_std is not None:
+            return torch.cat([outputs, self.log_std.expand_as(outputs)], -1)
+        return mask_logits(outputs, mask)
+
+    def _prepare(self, obs: Tensor) -> Tensor:
+        x = obs.float()
+        if self.obs_norm is not None:
+            return self.obs_norm(x)
+        return x if self.scale == 1.0 else x * self.scale
+
+
+def _orthogonal(shape: tuple[int, ...], gain: float, generator: torch.Generator) -> Tensor:
+    """(lanes, rows, columns) with each lane orthogonal by itself."""
+    weight = torch.empty(shape)
+    for lane in weight:
+        nn.init.orthogonal_(lane, gain, generator=generator)
+    return weight

@@ -1,0 +1,127 @@
+"""Evaluation of a frozen team on envs of its own: episodes, returns by horizon, confidence intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from marl_tools.core.errors import ConfigError
+from marl_tools.core.types import AgentID, EpisodeLog
+from marl_tools.core.wrappers.recorder import EpisodeRecorder
+
+
+class Policy(Protocol):
+    """Anything that plays: a `TeamPolicy`, a `RandomPolicy`, a user's own function with a ``seed`` method."""
+
+    def seed(self, seed: int) -> None: ...
+
+    def __call__(
+        self, observations: Mapping[AgentID, Any], infos: Mapping[AgentID, Mapping[str, Any]] | None = None
+    ) -> dict[AgentID, Any]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """Finished episodes, and per horizon h each agent's return over the first h steps of each episode."""
+
+    episodes: list[EpisodeLog] = field(default_factory=list)
+    horizon_returns: dict[int, list[dict[AgentID, float]]] = field(default_factory=dict)
+
+    def mean_returns(self) -> dict[str, float]:
+        """Mean return over the episodes: of the mean over agents, under that name, then of each agent."""
+        table = _table([log.returns for log in self.episodes], 0.95)
+        agents = {agent: row["mean"] for agent, row in table["agents"].items()}
+        return {"mean over agents": table["mean_over_agents"]["mean"], **agents}
+
+    def summary(self, confidence: float = 0.95) -> dict[str, Any]:
+        """Mean returns with their Student-t intervals: per agent, mean over agents, and per horizon.
+
+        The interval assumes independent episodes and is None for fewer than two.
+        """
+        return {
+            "episodes": len(self.episodes),
+            "confidence": confidence,
+            "returns": _table([log.returns for log in self.episodes], confidence),
+            "costs": _table([log.costs for log in self.episodes], confidence),
+            "length": mean_interval([log.length for log in self.episodes], confidence),
+            "horizons": {str(h): _table(rows, confidence) for h, rows in self.horizon_returns.items()},
+        }
+
+
+def evaluate(
+    make_env: Callable[..., EpisodeRecorder],
+    policy: Policy,
+    *,
+    episodes: int,
+    seed: int,
+    horizons: Sequence[int] = (),
+    on_episode: Callable[[EpisodeLog], None] | None = None,
+) -> Evaluation:
+    """Play ``episodes`` whole episodes, the i-th with env and policy seed ``seed + i``; the env is made and closed here.
+
+    Raises:
+        ConfigError: fewer than one episode.
+    """
+    if episodes < 1:
+        raise ConfigError(f"episodes={episodes}: evaluate at least one")
+    result = Evaluation(horizon_returns={h: [] for h in horizons})
+    env = make_env(split="eval")
+    try:
+        for number in range(episodes):
+            reached = play_episode(env, policy, seed + number, horizons)
+            assert env.last_episode is not None
+            result.episodes.append(env.last_episode)
+            for h in horizons:
+                # An episode that was over before h steps earned all that it could.
+                result.horizon_returns[h].append(reached.get(h, dict(env.last_episode.returns)))
+            if on_episode:
+                on_episode(env.last_episode)
+    finally:
+        env.close()
+    return result
+
+
+def play_episode(
+    env: Any, policy: Policy, seed: int, horizons: Sequence[int] = ()
+) -> dict[int, dict[AgentID, float]]:
+    """One episode from reset to the last agent's end. Returns the running returns at each horizon it reached."""
+    policy.seed(seed)
+    observations, infos = env.reset(seed=seed)
+    reached = {}
+    steps = 0
+    while env.builder.open:
+        live = {agent: observations[agent] for agent in env.agents}
+        observations, _, _, _, infos = env.step(policy(live, infos))
+        steps += 1
+        if steps in horizons:
+            reached[steps] = dict(env.builder.returns)
+    return reached
+
+
+def mean_interval(values: Sequence[float], confidence: float) -> dict[str, Any]:
+    """Mean and two-sided Student-t interval of the mean."""
+    from scipy import stats
+
+    array = np.asarray(values, float)
+    mean = float(array.mean()) if len(array) else math.nan
+    if len(array) < 2:
+        return {"mean": mean, "interval": None}
+    half = float(
+        stats.t.ppf(0.5 + confidence / 2, len(array) - 1) * array.std(ddof=1) / math.sqrt(len(array))
+    )
+    return {"mean": mean, "interval": [mean - half, mean + half]}
+
+
+def _table(rows: Sequence[Mapping[AgentID, float]], confidence: float) -> dict[str, Any]:
+    agents = list(dict.fromkeys(agent for row in rows for agent in row))
+    means = [math.fsum(row.values()) / max(1, len(row)) for row in rows]
+    return {
+        "mean_over_agents": mean_interval(means, confidence),
+        "agents": {
+            agent: mean_interval([row[agent] for row in rows if agent in row], confidence) for agent in agents
+        },
+    }

@@ -1,0 +1,152 @@
+"""Experience of one update: preallocated arrays per group, filled step by step from a vector env."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from marl_tools.core.errors import NonFiniteError
+from marl_tools.core.spaces import AgentGroup
+from marl_tools.core.types import EpisodeLog, GroupStep, VectorEnv, VectorStep
+
+
+class Actor(Protocol):
+    """What a rollout asks of the policy of one group; rows are env-major, (E, A, ...)."""
+
+    def act(
+        self, obs: NDArray[Any], mask: NDArray[np.bool_] | None
+    ) -> tuple[NDArray[Any], NDArray[np.float32], NDArray[np.float32]]:
+        """Sampled actions, their log-probabilities and the values."""
+        ...
+
+    def values(self, obs: NDArray[Any]) -> NDArray[np.float32]:
+        """Values (E, A) of observations (E, A, ...)."""
+        ...
+
+    def values_of(self, obs: NDArray[Any], agents: NDArray[np.intp]) -> NDArray[np.float32]:
+        """Values (n,) of single observations (n, ...), row k being of agent ``agents[k]`` in the group."""
+        ...
+
+
+class GroupRollout:
+    """T steps of E envs for the A agents of one group; row (t, e, a) counts only where ``valid``."""
+
+    def __init__(self, group: AgentGroup, steps: int, num_envs: int) -> None:
+        spaces, shape = group.spaces, (steps, num_envs, len(group.agents))
+        self.group = group
+        self.obs = np.zeros((*shape, *spaces.obs_shape), spaces.obs_dtype)
+        self.actions = np.zeros((*shape, *spaces.action_shape), spaces.action_dtype)
+        self.action_mask: NDArray[np.bool_] | None = None
+        self.log_probs = np.zeros(shape, np.float32)
+        self.values = np.zeros(shape, np.float32)
+        self.next_values = np.zeros(shape, np.float32)
+        self.rewards = np.zeros(shape)
+        self.costs = np.full(shape, np.nan)
+        self.terminated = np.zeros(shape, bool)
+        self.ended = np.zeros(shape, bool)
+        self.valid = np.zeros(shape, bool)
+        self._cut: list[tuple[NDArray[np.intp], ...]] = []
+        self._cut_obs: list[NDArray[Any]] = []
+
+    def before(self, t: int, step: GroupStep) -> None:
+        """Take in what is acted on at step t."""
+        self.obs[t] = step.obs
+        self.valid[t] = step.active
+        if step.action_mask is not None:
+            if self.action_mask is None:
+                self.action_mask = np.ones((*self.valid.shape, step.action_mask.shape[-1]), bool)
+            self.action_mask[t] = step.action_mask
+
+    def after(self, t: int, step: GroupStep) -> None:
+        """Take in what step t brought."""
+        self.rewards[t] = step.rewards
+        self.costs[t] = step.costs
+        self.terminated[t] = step.terminated
+        np.logical_or(step.terminated, step.truncated, out=self.ended[t])
+        # The trace of an agent that was not there must not run into the row before its birth.
+        self.ended[t] |= ~self.valid[t]
+        if len(step.final_env):
+            rows = step.truncated[step.final_env, step.final_agent]
+            env, agent = step.final_env[rows], step.final_agent[rows]
+            self._cut.append((np.full_like(env, t), env, agent))
+            self._cut_obs.append(step.final_obs[rows])
+
+    def finish(self, actor: Actor, last: GroupStep) -> None:
+        """Fill `next_values`: the next row's value, or at a truncation that of the true final observation."""
+        self.next_values[:-1] = self.values[1:]
+        self.next_values[-1] = actor.values(last.obs)
+        if self._cut:
+            times, envs, agents = (np.concatenate(rows) for rows in zip(*self._cut, strict=True))
+            self.next_values[times, envs, agents] = actor.values_of(np.concatenate(self._cut_obs), agents)
+        self._cut.clear()
+        self._cut_obs.clear()
+
+
+@dataclass(slots=True)
+class Rollout:
+    """All groups' experience of one update, and the episodes that ended in it."""
+
+    groups: dict[str, GroupRollout]
+    episodes: list[EpisodeLog] = field(default_factory=list)
+
+
+class Collector:
+    """Plays ``steps`` steps at a time in a vector env and remembers where it stopped.
+
+    Raises:
+        NonFiniteError: an observation or a reward is NaN or infinite; env, copy and agent are named.
+    """
+
+    def __init__(self, envs: VectorEnv, steps: int, *, seed: int) -> None:
+        self.envs, self.steps = envs, steps
+        self.rollout = Rollout(
+            {group.name: GroupRollout(group, steps, envs.num_envs) for group in envs.groups}
+        )
+        self._last: VectorStep = envs.reset(seed)
+        self._check(self._last)
+
+    def collect(self, actors: Mapping[str, Actor]) -> Rollout:
+        """Fill and return the rollout; its arrays are overwritten by the next call."""
+        rollout, step = self.rollout, self._last
+        rollout.episodes = list(step.episodes)
+        for t in range(self.steps):
+            actions = {}
+            for name, group in rollout.groups.items():
+                now = step.groups[name]
+                group.before(t, now)
+                group.actions[t], group.log_probs[t], group.values[t] = actors[name].act(
+                    now.obs, now.action_mask
+                )
+                actions[name] = group.actions[t]
+            step = self.envs.step(actions)
+            self._check(step)
+            for name, group in rollout.groups.items():
+                group.after(t, step.groups[name])
+            rollout.episodes += step.episodes
+        for name, group in rollout.groups.items():
+            group.finish(actors[name], step.groups[name])
+        # These episodes are handed over; the next call must not count them again.
+        step.episodes = []
+        self._last = step
+        return rollout
+
+    def _check(self, step: VectorStep) -> None:
+        for group in self.envs.groups:
+            now = step.groups[group.name]
+            for what, values in (
+                ("observation", now.obs),
+                ("reward", now.rewards),
+                ("final observation", now.final_obs),
+            ):
+                if values.dtype.kind == "f" and not np.isfinite(values).all():
+                    row = np.argwhere(~np.isfinite(values))[0]
+                    if what == "final observation":
+                        row = (now.final_env[row[0]], now.final_agent[row[0]])
+                    raise NonFiniteError(
+                        f"{self.envs.env_name}: {what} of agent {group.agents[row[1]]!r} in copy {row[0]} is NaN or "
+                        f"infinite at env step {self.envs.frames}"
+                    )
