@@ -73,7 +73,10 @@ def increasing(key: str, value: Any) -> tuple[int, ...]:
     """Whole numbers from 1 on, each above the one before; a list becomes a tuple."""
     if isinstance(value, str) or not isinstance(value, Sequence) or not value:
         raise ConfigError(f"{key}={value!r}: must be a tuple of whole numbers, such as (1, 10, 50).")
-    numbers = tuple(at_least(1)(key, number) for number in value)
+    try:
+        numbers = tuple(at_least(1)("one of them", number) for number in value)
+    except ConfigError as error:
+        raise ConfigError(f"{key}={value!r}: {error}") from None
     if any(later <= earlier for earlier, later in pairwise(numbers)):
         raise ConfigError(f"{key}={value!r}: each must be above the one before.")
     return numbers

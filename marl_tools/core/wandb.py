@@ -171,16 +171,19 @@ def log_points(
     """
     if run is None:
         return
-    _declare(run, f"{prefix}/*" if prefix else "*", step_metric)
+    prefix = prefix.strip("/")
+    rows = list(rows)
     for number, row in enumerate(rows):
         step = row.get(step_metric)
-        if isinstance(step, bool | str) or not np.isscalar(step) or not math.isfinite(step):  # type: ignore[arg-type]
+        if not isinstance(step, int | float | np.number) or isinstance(step, bool) or not np.isfinite(step):
             raise ConfigError(
                 f"row {number} has {step_metric}={step!r}: a point needs a finite number there."
             )
+    _declare(run, f"{prefix}/*" if prefix else "*", step_metric)
+    for row in rows:
         values = dict(_flatten({key: value for key, value in row.items() if key != step_metric}, prefix))
         # Never `step=`: wandb drops what comes out of order and merges what comes twice.
-        run.log({**values, step_metric: _number(step)})
+        run.log({**values, step_metric: _number(row[step_metric])})
 
 
 def log_video(run: Run | None, path: str | os.PathLike[str], key: str, t: int) -> None:
