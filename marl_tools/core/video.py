@@ -23,8 +23,8 @@ from marl_tools.core.errors import VideoError
 from marl_tools.core.frames import Frame, as_rgb, fit
 from marl_tools.core.video_formats import FORMATS, exact_rate, format_key
 
-QUEUE_BYTES = 8 * 2**20
-"""Frames that wait for the encoder take at most this much memory, but two are always allowed."""
+QUEUE_BYTES, QUEUE_FRAMES = 8 * 2**20, 64
+"""Frames that wait for the encoder take at most this much memory, but two are always allowed; never more than 64."""
 
 STALL_SECONDS = 60.0
 """An encoder that takes no frame for this long is killed, so that a hung disk cannot hang the training."""
@@ -167,7 +167,7 @@ class ClipWriter:
     def _begin(self, picture: Frame) -> None:
         height, width = picture.shape[:2]
         self.size = (width, height)
-        self._spare_buffers = max(2, self._queue_bytes // (height * width * 3))
+        self._spare_buffers = max(2, min(QUEUE_FRAMES, self._queue_bytes // (height * width * 3)))
         # pygame hands out transposed views. Copying them as they lie in memory is thirty times faster than
         # turning them here, and ffmpeg turns them in passing.
         self._turned = not picture.flags.c_contiguous and picture.transpose(1, 0, 2).flags.c_contiguous

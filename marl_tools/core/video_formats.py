@@ -80,7 +80,7 @@ def ffmpeg_options(
         filters.append(f"fillborders=right={width % 2}:bottom={height % 2}:mode=smear")
     filters.append(video_format.filters)
     return [
-        *("-loglevel", "error", "-nostats", "-filter_threads", "1"),
+        *("-hide_banner", "-loglevel", "error", "-nostats", "-filter_threads", "1"),
         *("-vf", ",".join(filters), "-r", f"{rate.numerator}/{rate.denominator}"),
         *video_format.options,
         *("-f", video_format.muxer),
