@@ -89,8 +89,8 @@ def start_run(
 
     ``extra_cfg`` goes over ``base_cfg``; both are recorded, with ``algo``, ``run_idx`` and
     ``seed`` (= ``seed_offset + run_idx``). The run is called ``{algo}-{env}-run{idx}``, grouped and tagged by
-    ``experiment_tag``. Its id follows from tag, algo, env and index, so running the same again resumes it; give
-    ``wandb_id`` or another tag for a fresh one. ``wandb_dir`` is the folder to write to (made if missing),
+    ``experiment_tag``. Its id follows from tag, algo, env, index and seed, so running the same again resumes it;
+    give ``wandb_id`` or another tag for a fresh one. ``wandb_dir`` is the folder to write to (made if missing),
     ``wandb_project`` and ``wandb_entity`` where it belongs. Call `finish` at the end.
 
     Raises:
@@ -114,7 +114,7 @@ def start_run(
 
     import wandb
 
-    run_id = cfg.get("wandb_id") or _run_id(tag, algo, cfg["env_name"], run_idx)
+    run_id = cfg.get("wandb_id") or _run_id(tag, algo, cfg["env_name"], run_idx, seed)
     try:
         return wandb.init(
             project=cfg.get("wandb_project", "marl_tools"),

@@ -14,8 +14,7 @@ from types import MappingProxyType
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from marl_tools.core import durable, io
 from marl_tools.core.errors import ConfigError, CorruptFileError, FileFormatError

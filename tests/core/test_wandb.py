@@ -312,6 +312,8 @@ def offline(tmp_path_factory):
         (folder / "clip.mp4").write_bytes(b"not looked into")
         log_video(run, folder / "clip.mp4", "videos/train", 75)
         log_history(beside, [episode(25)], "train")
+        other_seed = start_run("ippo", 1, base, {"seed_offset": 7})
+        finish(other_seed)
         finish(run)
         resumed = start_run("ippo", 1, base)
         log_history(resumed, [episode(100)], "train")
@@ -322,7 +324,13 @@ def offline(tmp_path_factory):
             os.environ["WANDB_MODE"] = mode
     ids = [r.id for r in (run, beside, resumed)]
     folders = [Path(r.settings.sync_dir) for r in (run, beside, resumed)]
-    return SimpleNamespace(root=folder / "new", ids=ids, folders=folders, refusal=str(again_refused.value))
+    return SimpleNamespace(
+        other_seed=other_seed.id,
+        root=folder / "new",
+        ids=ids,
+        folders=folders,
+        refusal=str(again_refused.value),
+    )
 
 
 def test_no_point_is_lost_offline_out_of_order_or_twice_at_one_step(offline):
@@ -370,7 +378,8 @@ def test_everything_is_written_to_the_given_folder_offline(offline):
 
 def test_the_same_run_keeps_its_id_and_a_resumed_part_loses_no_point(offline):
     first, beside, resumed = offline.ids
-    assert first == resumed != beside
+    assert first == resumed
+    assert len({first, beside, offline.other_seed}) == 3
     assert len(set(offline.folders)) == 3
     [point] = [point for point in points(offline.folders[2]) if "t_end" in point]
     assert point["t_end"] == 100
@@ -432,5 +441,5 @@ def test_after_ctrl_c_or_a_crash_no_service_process_is_left_and_no_point_lost(tm
         time.sleep(0.05)
     assert service_processes(child.pid) == []
     run_id, folder = told.split()
-    assert re.fullmatch(r"ippo-mpe2-simple_spread_v3-parallel_env-0-[0-9a-f]{8}", run_id)
+    assert re.fullmatch(r"ippo-mpe2-simple_spread_v3-parallel_env-0-0-[0-9a-f]{8}", run_id)
     assert [point["t_end"] for point in points(tmp_path / folder)] == [0, 1, 2, 3, 4]
