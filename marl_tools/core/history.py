@@ -14,6 +14,8 @@ from marl_tools.core.types import AgentID, End, EpisodeLog, Split
 METRIC_PREFIXES = ("MARL_LOG_METRIC", "AMAGO_LOG_METRIC")
 """An info key that starts with one of these becomes a metric of the episode; the second is AMAGO's."""
 
+_COUNTS = ("overrides", "fallbacks", "unverified")
+
 _REDUCTIONS: dict[str, Callable[[list[float]], float]] = {
     "mean": lambda values: math.fsum(values) / len(values),
     "sum": math.fsum,
@@ -113,14 +115,15 @@ class EpisodeBuilder:
                 # It left without a flag: nothing says that its future is worth nothing.
                 self._ends[agent] = "truncated"
                 del live[agent]
-            for agent in remaining - live.keys() - self._ends.keys():
-                self._join(agent)
+            for agent in agents:
+                if agent not in live and agent not in self._ends:
+                    self._join(agent)
         return None if live else self._close(t)
 
-    def note(self, key: str, agent: AgentID, value: float, *, add: bool = False) -> None:
-        """Record ``overrides``, ``fallbacks``, ``unverified`` (with ``add``), ``bound`` or ``slack`` of an agent."""
+    def note(self, key: str, agent: AgentID, value: float | None) -> None:
+        """Count up ``overrides``, ``fallbacks`` or ``unverified`` of an agent, or set its ``bound`` or ``slack``."""
         values = self._notes.setdefault(key, {})
-        values[agent] = values.get(agent, 0) + value if add else value
+        values[agent] = values.get(agent, 0) + value if key in _COUNTS else value
 
     def interrupt(self, t: int) -> EpisodeLog | None:
         """Close an open episode that was abandoned midway. Returns None if it had no step yet, or none was open."""
@@ -156,7 +159,7 @@ class EpisodeBuilder:
                 self.costs[agent] += cost
                 if cost > 0 and self._first_violation[agent] is None:
                     self._first_violation[agent] = self.length
-            elif key.startswith(METRIC_PREFIXES):
+            elif isinstance(key, str) and key.startswith(METRIC_PREFIXES):
                 prefix = METRIC_PREFIXES[0] if key.startswith(METRIC_PREFIXES[0]) else METRIC_PREFIXES[1]
                 name = key[len(prefix) :].strip(" _/")
                 self._metrics.setdefault(agent, {}).setdefault(name, []).append(

@@ -1,0 +1,94 @@
+"""The contract between world models, exact environments and the shield: a joint transition law as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from marl_tools.core.types import AgentID
+
+Key = bytes
+"""Exact bytes of the joint Markov state; never a lossy hash, since every guarantee is stated over keys."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransitionTable:
+    """Bounds on the joint law of R rows (key, joint action) over K keys and A agents.
+
+    A row's successors are the first entries of its line, padded with -1. ``lo`` and ``hi`` bound each successor's probability
+    (equal where the law is known), ``unseen`` the mass of successors never seen, which counts as a violation of every
+    agent. Joint actions are mixed-radix numbers (see `joint_index`), in which the last value of each agent means that it has ended and
+    plays nothing. A (key, joint action) without a row is wholly unknown: risk 1.
+    """
+
+    actions: tuple[int, ...]  # number of actions of each agent
+    num_keys: int
+    row_key: NDArray[np.int32]  # (R,)
+    row_joint: NDArray[np.int64]  # (R,)
+    succ: NDArray[np.int32]  # (R, S) key of the successor, -1: padding
+    violated: NDArray[np.bool_]  # (R, S, A) the agent violates on this transition: absorbing, risk 1
+    ended: NDArray[np.bool_]  # (R, S, A) the agent has ended without a violation: risk 0 from here on
+    lo: NDArray[np.float64]  # (R, S)
+    hi: NDArray[np.float64]  # (R, S)
+    unseen: NDArray[np.float64]  # (R,) upper bound
+    mean: NDArray[np.float64]  # (R, S) posterior mean; sums with mean_unseen to 1
+    mean_unseen: NDArray[np.float64]  # (R,)
+
+
+def radices(actions: Sequence[int]) -> NDArray[np.int64]:
+    """Place values of each agent in a joint index; each agent has one value more than actions: none."""
+    sizes = np.asarray(actions, np.int64) + 1
+    return np.concatenate([np.cumprod(sizes[::-1])[::-1][1:], [1]]).astype(np.int64)
+
+
+def joint_index(actions: Sequence[int], chosen: NDArray[np.integer]) -> NDArray[np.int64]:
+    """Joint indices (...,) of choices (..., A); the choice ``actions[i]`` means that agent i has ended."""
+    return np.asarray(chosen, np.int64) @ radices(actions)
+
+
+def joint_choices(actions: Sequence[int], index: NDArray[np.integer]) -> NDArray[np.int64]:
+    """Inverse of `joint_index`: choices (..., A)."""
+    sizes = np.asarray(actions, np.int64) + 1
+    return np.asarray(index, np.int64)[..., None] // radices(actions) % sizes
+
+
+class Outcome(NamedTuple):
+    """One possible result of a joint action, per agent where tuples."""
+
+    probability: float
+    key: Key
+    violated: tuple[bool, ...]
+    ended: tuple[bool, ...]  # has ended, in this step or before (by its own termination or the team's)
+
+
+class Keyed(Protocol):
+    """An env with a Markov state key."""
+
+    def state_key(self) -> Key: ...
+
+
+class Solvable(Keyed, Protocol):
+    """An env whose joint law can be enumerated. Agents are in the order of ``possible_agents``."""
+
+    possible_agents: list[AgentID]
+
+    def initial_law(self) -> list[tuple[float, Key]]:
+        """Probability and key of each possible start."""
+        ...
+
+    def joint_law(self, key: Key, choices: Sequence[int]) -> list[Outcome]:
+        """All outcomes of a joint action at a key, merged, probabilities summing to 1.
+
+        ``choices[i]`` is agent i's action, or its number of actions if it has ended.
+        """
+        ...
+
+    def ended_agents(self, key: Key) -> tuple[bool, ...]:
+        """Which agents have ended at this key and play nothing."""
+        ...
+
+    def action_space(self, agent: AgentID) -> Any: ...
