@@ -157,8 +157,8 @@ def test_a_clock_with_a_stride_counts_the_steps_of_all_copies():
 def test_notes_of_a_shield_reach_the_log():
     env = EpisodeRecorder(Team(n=2, max_cycles=2))
     env.reset()
-    env.builder.note("overrides", "agent_0", 1, add=True)
-    env.builder.note("overrides", "agent_0", 1, add=True)
+    env.builder.note("overrides", "agent_0", 1)
+    env.builder.note("overrides", "agent_0", 1)
     env.builder.note("bound", "agent_1", 0.02)
     env.builder.note("bound", "agent_1", 0.01)
     for _ in range(2):
