@@ -12,6 +12,8 @@ def episode_seed(run_seed: int, episode: int) -> int:
     For a fixed run seed this is a bijection on 31 bits (odd multiplications and xor-shifts, as in MurmurHash3's
     finaliser), so two episodes of a run never share a seed, which independent draws would do after some 50,000.
     """
+    # Python's own integers: NumPy's would overflow in the products.
+    run_seed, episode = int(run_seed), int(episode)
     value = (episode ^ _mix(run_seed & _MASK ^ _mix(run_seed >> _BITS & _MASK))) & _MASK
     return _mix(value)
 

@@ -33,7 +33,7 @@ class AgentSpaces:
     A ``Dict`` observation with the keys ``observation`` and ``action_mask`` follows PettingZoo's convention: the
     mask is taken out and the rest is what the network sees. The policy's side of an action is an array: an
     index counted from 0 for Discrete, (n,) indices for MultiDiscrete, (n,) zeros and ones for MultiBinary, and for Box
-    (n,) floats in which [-1, 1] spans the bounds; unbounded dimensions pass through.
+    (n,) floats in which [-1, 1] spans the bounds; dimensions that lack a bound pass through.
 
     Raises:
         ConfigError: at construction, for a space that has no fixed-size array form (Text, Graph, Sequence) or an
@@ -45,7 +45,7 @@ class AgentSpaces:
 
     def __post_init__(self) -> None:
         _refuse_shapeless(self.observation_space, "observation")
-        if type(self.action_space) not in _ACTION_TYPES:
+        if not isinstance(self.action_space, tuple(_ACTION_TYPES)):
             raise ConfigError(
                 f"action space {self.action_space} cannot be played: a policy needs Discrete, Box, MultiDiscrete or "
                 "MultiBinary. Flatten it in a wrapper of your own."
@@ -65,9 +65,11 @@ class AgentSpaces:
 
     @cached_property
     def obs_shape(self) -> tuple[int, ...]:
-        """Shape of `encode`'s result: a Box keeps its shape, all else is flattened (Discrete one-hot)."""
+        """Shape of `encode`'s result: a Box keeps its shape, all else is flattened (Discrete one-hot, a number (1,))."""
         space = self.network_space
-        return space.shape if isinstance(space, gym_spaces.Box) else (gym_spaces.flatdim(space),)
+        return (
+            space.shape if isinstance(space, gym_spaces.Box) and space.shape else (gym_spaces.flatdim(space),)
+        )
 
     @cached_property
     def obs_dtype(self) -> np.dtype:
@@ -80,7 +82,7 @@ class AgentSpaces:
         """The array, of `obs_shape`, that the network sees of an observation from the env."""
         if self.masked:
             observation = observation["observation"]
-        if isinstance(self.network_space, gym_spaces.Box):
+        if isinstance(self.network_space, gym_spaces.Box) and self.network_space.shape:
             return observation
         return np.asarray(gym_spaces.flatten(self.network_space, observation))
 
@@ -98,9 +100,9 @@ class AgentSpaces:
     def is_discrete(self) -> bool:
         return self.action_type != "continuous"
 
-    @property
+    @cached_property
     def action_type(self) -> ActionType:
-        return _ACTION_TYPES[type(self.action_space)]
+        return next(name for kind, name in _ACTION_TYPES.items() if isinstance(self.action_space, kind))
 
     @cached_property
     def action_dim(self) -> int:
@@ -125,18 +127,22 @@ class AgentSpaces:
     def to_env(self, actions: NDArray[Any]) -> list[Any]:
         """Actions for the env from a batch (n, `action_shape`) on the policy's side.
 
-        Box: clipped to [-1, 1] and scaled to the bounds, dimension by dimension; unbounded dimensions as they are.
+        Box: clipped to [-1, 1] and scaled to the bounds, dimension by dimension, and rounded for an integer Box. A
+        dimension without a bound on either side is taken as it is, one with a single bound is clipped there.
         """
         space = self.action_space
         if isinstance(space, gym_spaces.Discrete):
             return (actions + int(space.start)).tolist()
         if isinstance(space, gym_spaces.Box):
-            low, high, bounded = self._bounds
-            scaled = low + (np.clip(actions, -1.0, 1.0) + 1.0) * (0.5 * (high - low))
-            actions = np.where(bounded, np.clip(scaled, low, high), actions)
+            centre, half, bounded = self._scale
+            scaled = centre + np.clip(actions, -1.0, 1.0) * half
+            actions = np.where(bounded, scaled, actions).clip(space.low.reshape(-1), space.high.reshape(-1))
+            if space.dtype.kind != "f":
+                actions = np.rint(actions)
         elif isinstance(space, gym_spaces.MultiDiscrete):
             actions = actions + space.start.reshape(-1)
-        return list(actions.reshape(-1, *(space.shape or ())).astype(space.dtype))  # pyright: ignore[reportArgumentType]
+        shape = space.shape or ()
+        return [row.reshape(shape) for row in actions.astype(space.dtype)]  # pyright: ignore[reportArgumentType]
 
     def to_policy(self, action: Any) -> NDArray[Any]:
         """Inverse of `to_env` for one action."""
@@ -147,9 +153,9 @@ class AgentSpaces:
         if isinstance(space, gym_spaces.MultiDiscrete):
             return (action - space.start.reshape(-1)).astype(np.int64)
         if isinstance(space, gym_spaces.Box):
-            low, high, bounded = self._bounds
-            width = np.where(high > low, high - low, 1.0)
-            return np.where(bounded, 2.0 * (action - low) / width - 1.0, action).astype(np.float32)
+            centre, half, bounded = self._scale
+            scaled = (action - centre) / np.where(half > 0, half, 1.0)
+            return np.where(bounded, scaled, action).astype(np.float32)
         return action.astype(np.int64)
 
     def one_hot(self, action: Any) -> NDArray[np.float32]:
@@ -166,12 +172,15 @@ class AgentSpaces:
         return policy.astype(np.float32)
 
     @cached_property
-    def _bounds(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
+    def _scale(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
+        """Of a Box: the middle and half the width of each dimension that is bounded on both sides, and which are."""
         space = self.action_space
         assert isinstance(space, gym_spaces.Box)
         low, high = space.low.reshape(-1).astype(np.float64), space.high.reshape(-1).astype(np.float64)
-        bounded = np.isfinite(low) & np.isfinite(high)
-        return np.where(bounded, low, 0.0), np.where(bounded, high, 0.0), bounded
+        # Asked of the space, since the infinite bounds of an integer Box are the ends of its dtype.
+        bounded = (space.bounded_below & space.bounded_above).reshape(-1)
+        low, high = np.where(bounded, low, 0.0), np.where(bounded, high, 0.0)
+        return 0.5 * low + 0.5 * high, 0.5 * high - 0.5 * low, bounded
 
 
 @dataclass(frozen=True)
@@ -219,18 +228,21 @@ def _refuse_shapeless(space: gymnasium.Space, what: str) -> None:
 
 def space_to_json(space: gymnasium.Space) -> dict[str, Any]:
     """A plain description that `space_from_json` turns back into an equal space."""
+    # Gymnasium 1.0's Discrete takes no dtype, so the usual one goes unsaid.
+    dtype = {} if space.dtype in (None, np.int64) else {"dtype": str(space.dtype)}
     if isinstance(space, gym_spaces.Discrete):
-        return {"kind": "Discrete", "n": int(space.n), "start": int(space.start)}
+        return {"kind": "Discrete", "n": int(space.n), "start": int(space.start), **dtype}
     if isinstance(space, gym_spaces.Box):
         bounds = {
-            name: float(array.flat[0]) if array.size and (array == array.flat[0]).all() else array.tolist()
+            name: array.flat[0].item() if array.size and (array == array.flat[0]).all() else array.tolist()
             for name, array in (("low", space.low), ("high", space.high))
         }
         return {"kind": "Box", **bounds, "shape": list(space.shape), "dtype": str(space.dtype)}
     if isinstance(space, gym_spaces.MultiDiscrete):
-        return {"kind": "MultiDiscrete", "nvec": space.nvec.tolist(), "start": space.start.tolist()}
+        ranges = {"nvec": space.nvec.tolist(), "start": space.start.tolist()}
+        return {"kind": "MultiDiscrete", **ranges, **dtype}
     if isinstance(space, gym_spaces.MultiBinary):
-        return {"kind": "MultiBinary", "n": list(space.shape)}
+        return {"kind": "MultiBinary", "n": space.n if isinstance(space.n, int) else list(space.n)}
     if isinstance(space, gym_spaces.Dict):
         return {"kind": "Dict", "spaces": {key: space_to_json(part) for key, part in space.spaces.items()}}
     if isinstance(space, gym_spaces.Tuple):
@@ -245,27 +257,37 @@ def space_from_json(row: Mapping[str, Any]) -> gymnasium.Space:
         CorruptFileError: an unknown kind, or fields that do not make a space.
     """
     try:
+        dtype: dict[str, Any] = {"dtype": np.dtype(row["dtype"]).type} if "dtype" in row else {}
         match row["kind"]:
             case "Discrete":
-                return gym_spaces.Discrete(row["n"], start=row["start"])
+                return gym_spaces.Discrete(row["n"], start=row["start"], **dtype)
             case "Box":
-                shape, dtype = tuple(row["shape"]), np.dtype(row["dtype"])
+                shape = tuple(row["shape"])
                 low, high = (
-                    np.broadcast_to(np.array(row[name], dtype=dtype), shape).copy()
+                    np.broadcast_to(np.array(row[name], row["dtype"]), shape).copy()
                     for name in ("low", "high")
                 )
-                return gym_spaces.Box(low, high, shape, dtype.type)  # pyright: ignore[reportArgumentType]
+                return gym_spaces.Box(low, high, shape, **dtype)
             case "MultiDiscrete":
-                return gym_spaces.MultiDiscrete(np.array(row["nvec"]), start=np.array(row["start"]))
+                nvec, start = np.array(row["nvec"]), np.array(row["start"])
+                return gym_spaces.MultiDiscrete(nvec, start=start, **dtype)
             case "MultiBinary":
-                return gym_spaces.MultiBinary(row["n"] if len(row["n"]) > 1 else row["n"][0])
+                return gym_spaces.MultiBinary(row["n"])
             case "Dict":
                 return gym_spaces.Dict({key: space_from_json(part) for key, part in row["spaces"].items()})
             case "Tuple":
                 return gym_spaces.Tuple([space_from_json(part) for part in row["spaces"]])
             case kind:
                 raise CorruptFileError(f"unknown space kind {kind!r}")
-    except (KeyError, TypeError, ValueError, AssertionError, AttributeError, OverflowError) as error:
-        if isinstance(error, CorruptFileError):
-            raise
-        raise CorruptFileError(f"not a space: {dict(row)!r} ({error})") from error
+    except CorruptFileError:
+        raise
+    except (
+        LookupError,
+        TypeError,
+        ValueError,
+        AssertionError,
+        AttributeError,
+        OverflowError,
+        MemoryError,
+    ) as error:
+        raise CorruptFileError(f"not a space: {row!r} ({error})") from error

@@ -26,7 +26,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh, "relu
 # (channels, kernel, stride) a layer: Mnih et al. 2015 for screens, 3x3 for small grids.
 _SCREEN = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 _GRID = ((16, 3, 1), (32, 3, 1))
-_SCREEN_SIDE = 36
+_SCREEN_SIDE, _GRID_SIDE = 36, 5
 # Weight of the past in the statistics of returns, per update: about ten rollouts are remembered.
 _RETURN_DECAY = 0.9
 
@@ -35,7 +35,8 @@ _RETURN_DECAY = 0.9
 class NetworkConfig:
     """Shape of the networks.
 
-    encoder: "mlp" flattens, "cnn" convolves (H, W, C) or (C, H, W) images; "auto" takes the cnn for 3-D observations.
+    encoder: "mlp" flattens, "cnn" convolves (H, W, C) or (C, H, W) images; "auto" takes the cnn for 3-D observations
+    of at least 5x5 pixels.
     """
 
     encoder: Literal["auto", "mlp", "cnn"] = "auto"
@@ -106,14 +107,14 @@ class CnnEncoder(nn.Module):
         self, lanes: int, shape: tuple[int, ...], config: NetworkConfig, generator: torch.Generator
     ) -> None:
         super().__init__()
-        self.channels_last = shape[2] <= shape[0]
+        self.channels_last = _channels_last(shape)
         height, width, channels = shape if self.channels_last else (*shape[1:], shape[0])
+        if min(height, width) < _GRID_SIDE:
+            raise ConfigError(
+                f"observations of shape {shape} are too small for the cnn: use encoder='mlp' or 'auto'"
+            )
         self.convs = nn.ModuleList()
         for outputs, kernel, stride in _SCREEN if min(height, width) >= _SCREEN_SIDE else _GRID:
-            if min(height, width) < kernel:
-                raise ConfigError(
-                    f"observations of shape {shape} are too small for the cnn: use encoder='mlp'"
-                )
             self.convs.append(LaneConv(lanes, channels, outputs, kernel, stride, generator))
             height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
             channels = outputs
@@ -121,12 +122,12 @@ class CnnEncoder(nn.Module):
         self.features = self.mlp.features
 
     def forward(self, x: Tensor) -> Tensor:
-        lanes, rows = x.shape[:2]
+        lanes = len(x)
         x = x.permute(1, 0, 4, 2, 3) if self.channels_last else x.transpose(0, 1)
-        x = x.reshape(rows, -1, *x.shape[-2:])
+        x = x.flatten(1, 2)
         for conv in self.convs:
             x = torch.relu(conv(x))
-        return self.mlp(x.reshape(rows, lanes, -1).transpose(0, 1))
+        return self.mlp(x.unflatten(1, (lanes, -1)).transpose(0, 1))
 
 
 class PopArtHead(nn.Module):
@@ -185,7 +186,7 @@ class ActorCritic(nn.Module):
         self.lanes = lanes
         self.distribution = action_distribution(spaces)
         shape, pixels = spaces.obs_shape, spaces.obs_dtype == "uint8"
-        image = config.encoder == "cnn" or (config.encoder == "auto" and len(shape) == 3)
+        image = config.encoder == "cnn" or (config.encoder == "auto" and _is_image(shape))
         if image and len(shape) != 3:
             raise ConfigError(
                 f"encoder='cnn' needs observations of 3 dimensions, not {shape}: use 'mlp' or 'auto'"
@@ -232,6 +233,21 @@ class ActorCritic(nn.Module):
         if self.obs_norm is not None:
             return self.obs_norm(x)
         return x if self.scale == 1.0 else x * self.scale
+
+
+def _is_image(shape: tuple[int, ...]) -> bool:
+    if len(shape) != 3:
+        return False
+    sides = shape[:2] if _channels_last(shape) else shape[1:]
+    return min(sides) >= _GRID_SIDE
+
+
+def _channels_last(shape: tuple[int, ...]) -> bool:
+    """Whether the last of three axes holds the channels: two equal sides tell, else the shorter of the outer axes."""
+    first, middle, last = shape
+    if (first == middle) != (middle == last):
+        return first == middle
+    return last <= first
 
 
 def _orthogonal(shape: tuple[int, ...], gain: float, generator: torch.Generator) -> Tensor:

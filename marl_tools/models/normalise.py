@@ -12,7 +12,8 @@ _CLIP = 10.0
 class RunningNorm(nn.Module):
     """Mean and standard deviation of the rows seen so far, merged batch by batch (Chan et al. 1983).
 
-    With ``decay`` below 1 the weight of what was seen shrinks by it at each update. Before the first update it is the identity. Statistics are float64, since a float32 count stops growing at 2**24.
+    With ``decay`` below 1 the weight of what was seen shrinks by it at each update that brings a lane new rows. Before
+    the first update it is the identity. Statistics are float64, since a float32 count stops growing at 2**24.
     """
 
     count: Tensor
@@ -38,13 +39,14 @@ class RunningNorm(nn.Module):
     @torch.no_grad()
     def update(self, rows: Tensor, weights: Tensor) -> None:
         """Merge rows (lanes, N, *shape); ``weights`` (lanes, N) is 1 for a row that counts and 0 for padding."""
-        self.count *= self.decay
-        self.squares *= self.decay
-        rows = rows.double()
+        rows, weights = rows.double(), weights.double()
         columns = (-1, 1, *[1] * (rows.dim() - 2))
-        weights = weights.double()
-        added = weights.sum(1)
         column_weights = weights.reshape(*weights.shape, *[1] * (rows.dim() - 2))
+        added = weights.sum(1)
+        # A lane whose agents were away keeps what it knows; else its statistics would fade to nothing.
+        kept = self.decay ** (added > 0).double()
+        self.count *= kept
+        self.squares *= kept.reshape(columns)
         divisor = added.clamp(min=1).reshape(columns)
         mean = (rows * column_weights).sum(1, keepdim=True) / divisor
         squares = ((rows - mean) ** 2 * column_weights).sum(1, keepdim=True)

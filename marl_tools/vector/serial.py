@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,11 @@ from numpy.typing import NDArray
 from marl_tools.core.errors import ConfigError, EnvError
 from marl_tools.core.seeding import episode_seed
 from marl_tools.core.spaces import AgentGroup, AgentSpaces, group_agents
-from marl_tools.core.types import AgentID, EpisodeLog, GroupStep, VectorStep
+from marl_tools.core.types import AgentID, EpisodeLog, VectorStep
 from marl_tools.core.wrappers.recorder import EpisodeRecorder
+from marl_tools.vector.buffers import GroupBuffer
+
+Infos = dict[AgentID, dict[str, Any]]
 
 
 class SerialVectorEnv:
@@ -27,21 +31,23 @@ class SerialVectorEnv:
 
     Raises:
         ConfigError: the env has no ``possible_agents``, or a space that no policy can use.
-        EnvError: during a step, when the env breaks the contract; the message names env, copy and agent.
+        EnvError: during a step, when the env breaks the contract. A note on this, and on whatever else an env
+            raises, names the env, the copy, the episode's seed and the step.
     """
 
-    def __init__(
-        self, make_env: Callable[..., EpisodeRecorder], num_envs: int, first_episode: int = 0
-    ) -> None:
+    def __init__(self, make_env: Callable[..., EpisodeRecorder], num_envs: int) -> None:
         if num_envs < 1:
             raise ConfigError(f"num_envs={num_envs}: at least one copy of the env is needed")
         self.num_envs = num_envs
         self.episodes_started = 0
         self.envs: list[EpisodeRecorder] = []
+        self._finished: list[EpisodeLog] = []
+        self._seed: int | None = None
         try:
             for index in range(num_envs):
                 self.envs.append(make_env(env_index=index))
             self.groups = env_groups(self.envs[0])
+            self._buffers = {group.name: GroupBuffer(group, num_envs) for group in self.groups}
         except BaseException:
             self.close()
             raise
@@ -49,10 +55,10 @@ class SerialVectorEnv:
             env.clock.stride = num_envs
             env.on_episode = self._collect_episode
         self.env_name = self.envs[0].env_name
-        self._finished: list[EpisodeLog] = []
+        self._clock = self.envs[0].clock
         self._live: list[set[AgentID]] = [set() for _ in self.envs]
         self._ended: list[set[AgentID]] = [set() for _ in self.envs]
-        self._buffers = {group.name: _GroupBuffer(group, num_envs) for group in self.groups}
+        self._infos: list[Infos] = [{} for _ in self.envs]
         # Where an agent's row is: [(agent, buffer, row in group)], walked for every env at every step.
         self._rows = [
             (agent, self._buffers[group.name], row)
@@ -60,12 +66,11 @@ class SerialVectorEnv:
             for row, agent in enumerate(group.agents)
         ]
         self._known = {agent for agent, _, _ in self._rows}
-        self._infos: list[dict[AgentID, dict[str, Any]]] = [{} for _ in self.envs]
 
     @property
     def frames(self) -> int:
         """Env steps so far, all copies together."""
-        return self.envs[0].clock.frames
+        return self._clock.frames
 
     def resume(self, *, frames: int, episodes_started: int) -> None:
         """Count on from an earlier run's figures; call it before `reset`."""
@@ -74,6 +79,9 @@ class SerialVectorEnv:
             env.clock.frames = frames
 
     def reset(self, seed: int) -> VectorStep:
+        """Start every copy afresh; what was running is logged as interrupted. Episodes are numbered on."""
+        if not self.envs:
+            raise EnvError(f"{self.env_name} was closed and cannot be reset: build the vector env anew")
         self._seed = seed
         for buffer in self._buffers.values():
             buffer.clear()
@@ -85,191 +93,133 @@ class SerialVectorEnv:
         self, actions: Mapping[str, NDArray[Any]], notes: Sequence[Mapping[str, Any]] | None = None
     ) -> VectorStep:
         """Play one step in every copy; see `VectorEnv.step`."""
+        if self._seed is None:
+            raise EnvError(f"{self.env_name} is not running: call reset(seed) before step")
         plays = {name: buffer.to_env(actions[name]) for name, buffer in self._buffers.items()}
-        final_infos: list[dict[AgentID, dict[str, Any]] | None] = [None] * self.num_envs
         for buffer in self._buffers.values():
             buffer.clear()
+        final_infos: list[Infos | None] = [None] * self.num_envs
         for index, env in enumerate(self.envs):
-            live = self._live[index]
             joint = {
-                agent: plays[buffer.name][index][row] for agent, buffer, row in self._rows if agent in live
+                agent: plays[buffer.name][index][row]
+                for agent, buffer, row in self._rows
+                if agent in self._live[index]
             }
             if notes is not None:
                 for key, values in notes[index].items():
                     for agent, value in values.items():
                         env.builder.note(key, agent, value)
+            step = env.builder.length + 1
             try:
-                obs, rewards, terminations, truncations, infos = env.step(joint)
+                infos = self._play(index, joint)
             except Exception as error:
                 error.add_note(
-                    f"in copy {index} of {self.env_name}, episode seed {env.builder.seed}, "
-                    f"step {env.builder.length + 1}"
+                    f"in copy {index} of {env.env_name}, episode seed {env.builder.seed}, step {step}"
                 )
                 raise
-            remaining = set(env.agents)
-            for agent, buffer, row in self._rows:
-                if agent in live:
-                    info = infos.get(agent)
-                    if agent not in rewards:
-                        raise EnvError(
-                            f"{self.env_name} (copy {index}) gave no reward for live agent {agent!r}"
-                        )
-                    buffer.rewards[index, row] = rewards[agent]
-                    buffer.costs[index, row] = info.get("cost", np.nan) if info else np.nan
-                    ended = bool(terminations.get(agent)) or bool(truncations.get(agent))
-                    if ended or agent not in remaining:
-                        buffer.terminated[index, row] = bool(terminations.get(agent))
-                        # An agent that left without a flag is cut off, not dead: it bootstraps.
-                        buffer.truncated[index, row] = not terminations.get(agent)
-                        buffer.end(index, row, self._observation(obs, agent, index, buffer, row))
-                        live.discard(agent)
-                        self._ended[index].add(agent)
-                        continue
-                elif agent in remaining and agent not in self._ended[index]:
-                    live.add(agent)
-                else:
-                    continue
-                self._observe(index, agent, buffer, row, obs, infos)
-            if unknown := remaining - self._known:
-                raise EnvError(
-                    f"{self.env_name} (copy {index}) has agents {sorted(unknown)} that are not in its possible_agents"
-                )
             # The recorder knows when the episode is over, also where the env leaves ended agents in `agents`.
             if env.builder.open:
                 self._infos[index] = infos
             else:
-                final_infos[index] = infos
+                # Copies, since the env may write those of the next episode into the same dicts.
+                final_infos[index] = {agent: dict(info or {}) for agent, info in infos.items()}
                 self._start_episode(index)
         return self._result(final_infos)
 
     def close(self) -> list[EpisodeLog]:
-        self._finished = []
-        while self.envs:
-            self.envs.pop().close()
-        return self._finished
+        """Close every copy, also after one that fails to; returns the episodes not yet handed over."""
+        self._seed = None
+        with ExitStack() as stack:
+            while self.envs:
+                stack.callback(self.envs.pop().close)
+        return self._take_episodes()
 
-    def _collect_episode(self, log: EpisodeLog) -> None:
-        self._finished.append(log)
+    def _play(self, index: int, joint: dict[AgentID, Any]) -> Infos:
+        """One step of one copy, taken into the buffers."""
+        env, live, ended = self.envs[index], self._live[index], self._ended[index]
+        obs, rewards, terminations, truncations, infos = env.step(joint)
+        remaining = set(env.agents)
+        self._refuse_unknown(remaining)
+        for agent, buffer, row in self._rows:
+            if agent in live:
+                if agent not in rewards:
+                    raise EnvError(f"{env.env_name} gave no reward for live agent {agent!r}")
+                info = infos.get(agent)
+                buffer.rewards[index, row] = rewards[agent]
+                buffer.costs[index, row] = info.get("cost", np.nan) if info else np.nan
+                terminated = bool(terminations.get(agent))
+                if terminated or truncations.get(agent) or agent not in remaining:
+                    # An agent that left without a flag is cut off, not dead: it bootstraps.
+                    buffer.terminated[index, row], buffer.truncated[index, row] = terminated, not terminated
+                    buffer.end(index, row, obs.get(agent))
+                    live.discard(agent)
+                    ended.add(agent)
+                    continue
+            elif agent in remaining and agent not in ended:
+                live.add(agent)
+            else:
+                continue
+            self._observe(index, agent, buffer, row, obs, infos)
+        return infos
 
     def _start_episode(self, index: int) -> None:
         env = self.envs[index]
+        assert self._seed is not None
         seed = episode_seed(self._seed, self.episodes_started)
         self.episodes_started += 1
-        obs, infos = env.reset(seed=seed)
-        self._infos[index] = infos
-        live = self._live[index] = set(env.agents)
-        self._ended[index] = set()
-        if not live:
-            raise EnvError(f"{self.env_name} (copy {index}) has no agents after reset(seed={seed})")
-        for agent, buffer, row in self._rows:
-            buffer.active[index, row] = False
-            if agent in live:
-                self._observe(index, agent, buffer, row, obs, infos)
+        try:
+            obs, infos = env.reset(seed=seed)
+            live = set(env.agents)
+            self._refuse_unknown(live)
+            if not live:
+                raise EnvError(f"{env.env_name} has no agents after its reset")
+            for agent, buffer, row in self._rows:
+                if agent in live:
+                    self._observe(index, agent, buffer, row, obs, infos)
+                else:
+                    buffer.retire(index, row)
+        except Exception as error:
+            error.add_note(f"in copy {index} of {env.env_name}, at reset(seed={seed})")
+            raise
+        self._infos[index], self._live[index], self._ended[index] = infos, live, set()
 
     def _observe(
         self,
         index: int,
         agent: AgentID,
-        buffer: _GroupBuffer,
+        buffer: GroupBuffer,
         row: int,
         obs: Mapping[AgentID, Any],
         infos: Mapping[AgentID, Mapping[str, Any]],
     ) -> None:
         """Take in the observation, and the mask if there is one, that an agent acts on next."""
-        buffer.active[index, row] = True
-        try:
-            observation = obs[agent]
-        except KeyError:
+        if agent not in obs:
+            raise EnvError(f"{self.envs[index].env_name} gave no observation for live agent {agent!r}")
+        if buffer.spaces.masked:
+            mask = obs[agent]["action_mask"]
+        else:
+            mask = (infos.get(agent) or {}).get("action_mask")
+        buffer.observe(index, row, obs[agent], mask)
+
+    def _refuse_unknown(self, agents: set[AgentID]) -> None:
+        if unknown := agents - self._known:
             raise EnvError(
-                f"{self.env_name} (copy {index}) gave no observation for live agent {agent!r}"
-            ) from None
-        spaces = buffer.spaces
-        buffer.obs[index, row] = spaces.encode(observation)
-        mask = observation["action_mask"] if spaces.masked else infos.get(agent, {}).get("action_mask")
-        if mask is not None:
-            buffer.set_mask(index, row, mask)
-            if not buffer.action_mask[index, row].any():  # pyright: ignore[reportOptionalSubscript]
-                raise EnvError(f"{self.env_name} (copy {index}) allows agent {agent!r} no action at all")
+                f"agent {sorted(unknown)[0]!r} is not among the possible_agents: {', '.join(sorted(self._known))}"
+            )
 
-    def _observation(
-        self, obs: Mapping[AgentID, Any], agent: AgentID, index: int, buffer: _GroupBuffer, row: int
-    ) -> NDArray[Any]:
-        """The last observation of an agent; where an env drops it, the one before is the nearest there is."""
-        if agent in obs:
-            return buffer.spaces.encode(obs[agent])
-        return buffer.obs[index, row]
+    def _collect_episode(self, log: EpisodeLog) -> None:
+        self._finished.append(log)
 
-    def _result(self, final_infos: list[dict[AgentID, dict[str, Any]] | None]) -> VectorStep:
+    def _take_episodes(self) -> list[EpisodeLog]:
         episodes, self._finished = self._finished, []
+        return episodes
+
+    def _result(self, final_infos: list[Infos | None]) -> VectorStep:
         return VectorStep(
             groups={name: buffer.result() for name, buffer in self._buffers.items()},
-            episodes=episodes,
+            episodes=self._take_episodes(),
             infos=list(self._infos),
             final_infos=final_infos,
-        )
-
-
-class _GroupBuffer:
-    """The arrays of one group, filled in place at every step."""
-
-    def __init__(self, group: AgentGroup, num_envs: int) -> None:
-        shape = (num_envs, len(group.agents))
-        self.name, self.spaces = group.name, group.spaces
-        self.obs = np.zeros((*shape, *group.spaces.obs_shape), group.spaces.obs_dtype)
-        self.active = np.zeros(shape, bool)
-        self.action_mask: NDArray[np.bool_] | None = None
-        self.rewards, self.costs = np.zeros(shape), np.full(shape, np.nan)
-        self.terminated, self.truncated = np.zeros(shape, bool), np.zeros(shape, bool)
-        if group.spaces.masked:
-            self._allocate_mask()
-
-    def clear(self) -> None:
-        self.rewards.fill(0.0)
-        self.costs.fill(np.nan)
-        self.terminated.fill(False)
-        self.truncated.fill(False)
-        self._final_obs: list[NDArray[Any]] = []
-        self._final_rows: list[tuple[int, int]] = []
-
-    def to_env(self, actions: NDArray[Any]) -> list[list[Any]]:
-        """Actions (E, A, ...) of the policy as the env's own, [env][agent]."""
-        envs, agents = self.active.shape
-        flat = self.spaces.to_env(actions.reshape(envs * agents, *self.spaces.action_shape))
-        return [flat[index * agents : (index + 1) * agents] for index in range(envs)]
-
-    def end(self, index: int, row: int, observation: NDArray[Any]) -> None:
-        self.active[index, row] = False
-        self._final_rows.append((index, row))
-        # A copy, since the env may write its next observation into the same memory.
-        self._final_obs.append(np.array(observation, self.obs.dtype))
-
-    def set_mask(self, index: int, row: int, mask: Any) -> None:
-        if self.action_mask is None:
-            self._allocate_mask()
-        assert self.action_mask is not None
-        self.action_mask[index, row] = mask
-
-    def _allocate_mask(self) -> None:
-        if self.spaces.action_type not in ("discrete", "multi_discrete"):
-            raise ConfigError(
-                f"an action mask makes no sense for {self.spaces.action_space}: only Discrete and MultiDiscrete"
-            )
-        self.action_mask = np.ones((*self.active.shape, self.spaces.action_dim), bool)
-
-    def result(self) -> GroupStep:
-        rows = np.array(self._final_rows, np.intp).reshape(-1, 2)
-        final = np.array(self._final_obs, self.obs.dtype).reshape(-1, *self.obs.shape[2:])
-        return GroupStep(
-            obs=self.obs,
-            active=self.active,
-            action_mask=self.action_mask,
-            rewards=self.rewards,
-            costs=self.costs,
-            terminated=self.terminated,
-            truncated=self.truncated,
-            final_obs=final,
-            final_env=rows[:, 0],
-            final_agent=rows[:, 1],
         )
 
 
