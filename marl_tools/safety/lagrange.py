@@ -1,0 +1,117 @@
+"""PPO-Lagrangian as an object handed to the trainer: one multiplier an agent, by Adam or by PID.
+
+References:
+    Ray et al. 2019, Benchmarking safe exploration in deep reinforcement learning (PPO-Lagrangian).
+    Stooke et al. 2020, Responsive safety in reinforcement learning by PID Lagrangian methods (2007.03964).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from marl_tools.core.errors import ConfigError
+
+MIN_EPISODES = 10
+"""Finished episodes that a dual step looks at, at least."""
+
+_BETAS = (0.9, 0.999)
+_EPSILON = 1e-8
+
+
+@dataclass(frozen=True, kw_only=True)
+class LagrangeConfig:
+    """Settings of the constraint; defaults after OmniSafe and SafePO.
+
+    Args:
+        cost_limit: allowed mean cost of an episode, per agent.
+        dual: how the multiplier follows the cost: "adam" ascent, or "pid".
+        initial: the multiplier at the start.
+        learning_rate: of Adam.
+        gains: proportional, integral and derivative gain of PID.
+        smoothing: weight of the past in PID's moving average of the cost.
+    """
+
+    cost_limit: float = 0.0
+    dual: Literal["adam", "pid"] = "adam"
+    initial: float = 0.001
+    learning_rate: float = 0.035
+    gains: tuple[float, float, float] = (0.1, 0.01, 0.01)
+    smoothing: float = 0.95
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.cost_limit < math.inf:
+            raise ConfigError(f"cost_limit={self.cost_limit}: must be a number of at least 0")
+        if not 0 <= self.initial < math.inf:
+            raise ConfigError(f"initial={self.initial}: a multiplier is a number of at least 0")
+        if not 0 < self.learning_rate < math.inf:
+            raise ConfigError(f"learning_rate={self.learning_rate}: must be a positive number")
+        if min(self.gains) < 0:
+            raise ConfigError(f"gains={self.gains}: none may be negative")
+        if not 0 <= self.smoothing < 1:
+            raise ConfigError(f"smoothing={self.smoothing}: must be at least 0 and below 1")
+
+
+class Multiplier:
+    """One agent's Lagrange multiplier, never negative."""
+
+    def __init__(self, config: LagrangeConfig) -> None:
+        self.config = config
+        self.value = config.initial
+        self._first = self._second = 0.0
+        self._steps = 0
+        self._integral = config.initial
+        self._smooth = math.nan
+
+    def update(self, mean_cost: float | None) -> float:
+        """One dual step from the mean cost of finished episodes; None or NaN (there are none): nothing moves."""
+        if mean_cost is None or math.isnan(mean_cost):
+            return self.value
+        excess = mean_cost - self.config.cost_limit
+        self.value = self._adam(excess) if self.config.dual == "adam" else self._pid(excess, mean_cost)
+        return self.value
+
+    def penalise(
+        self, reward_advantages: NDArray[np.floating], cost_advantages: NDArray[np.floating]
+    ) -> NDArray[np.floating]:
+        """(A_reward - lambda * A_cost) / (1 + lambda), of the arguments' shape."""
+        return (reward_advantages - self.value * cost_advantages) / (1.0 + self.value)
+
+    def _adam(self, gradient: float) -> float:
+        """Gradient ascent on lambda * (J_C - d), projected to lambda >= 0 (Kingma and Ba 2015)."""
+        self._steps += 1
+        self._first = _BETAS[0] * self._first + (1 - _BETAS[0]) * gradient
+        self._second = _BETAS[1] * self._second + (1 - _BETAS[1]) * gradient**2
+        first = self._first / (1 - _BETAS[0] ** self._steps)
+        second = self._second / (1 - _BETAS[1] ** self._steps)
+        return max(0.0, self.value + self.config.learning_rate * first / (math.sqrt(second) + _EPSILON))
+
+    def _pid(self, excess: float, cost: float) -> float:
+        """Proportional on the excess, integral kept at 0 or above, derivative only while the smoothed cost rises."""
+        proportional, integral, derivative = self.config.gains
+        self._integral = max(0.0, self._integral + integral * excess)
+        before = cost if math.isnan(self._smooth) else self._smooth
+        self._smooth = self.config.smoothing * before + (1 - self.config.smoothing) * cost
+        rise = max(0.0, self._smooth - before)
+        return max(0.0, proportional * excess + self._integral + derivative * rise)
+
+    def state(self) -> dict[str, Any]:
+        """Plain values from which `load` goes on exactly."""
+        return {
+            "value": self.value,
+            "first": self._first,
+            "second": self._second,
+            "steps": self._steps,
+            "integral": self._integral,
+            # JSON readers other than Python's know no NaN.
+            "smooth": None if math.isnan(self._smooth) else self._smooth,
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.value, self._first, self._second = state["value"], state["first"], state["second"]
+        self._steps, self._integral = state["steps"], state["integral"]
+        self._smooth = math.nan if state["smooth"] is None else state["smooth"]
