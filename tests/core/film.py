@@ -7,13 +7,14 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
 import imageio_ffmpeg
 import numpy as np
 
-from tests.envs_for_tests import Team
+from tests.envs_for_tests import Team, play
 
 CELLS = 4  # 4 x 4 cells, one bit each: large enough for a lossy codec, and scaled with the picture
 SIZE = (64, 96)
@@ -60,9 +61,14 @@ def facts(path: Path) -> str:
 
 
 def ffmpegs() -> list[int]:
-    """The process ids of this process's children."""
-    tasks = Path("/proc/self/task").iterdir()
-    return [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
+    """The process ids of the encoders that this process has running."""
+    found: list[int] = []
+    for task in Path("/proc/self/task").iterdir():
+        # Threads and processes end while they are listed.
+        with suppress(FileNotFoundError, ProcessLookupError):
+            pids = (task / "children").read_text().split()
+            found += [int(pid) for pid in pids if "ffmpeg" in Path(f"/proc/{pid}/comm").read_text()]
+    return found
 
 
 def run_script(source: str, *arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -133,3 +139,21 @@ class Film(Team):
 
     def close(self) -> None:
         self.closed += 1
+
+
+def every(number: int) -> bool:
+    """The trigger that always fires; unlike a lambda it can be pickled."""
+    return True
+
+
+def clips(folder: Path) -> dict[str, list[int]]:
+    """The numbers shown in each mp4 of a folder, by name; no half-written file may lie there."""
+    assert not list(folder.glob("*.part"))
+    return {path.stem: numbers(path) for path in folder.glob("*.mp4")}
+
+
+def episodes(env: Any, count: int, seed: int | None = None) -> None:
+    """Play whole episodes, seeded one after the other, and close the env."""
+    for episode in range(count):
+        play(env, seed=None if seed is None else seed + episode)
+    env.close()

@@ -107,26 +107,6 @@ def test_a_full_disk_is_one_clear_error_and_leaves_no_half_file(full_disk, suffi
     assert_lost(clip, full_disk, "No space left on device")
 
 
-LIMITED = """
-import resource, signal, sys
-from pathlib import Path
-resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
-from tests.core.test_video_faults import noise
-from marl_tools.core.video import ClipWriter
-clip = ClipWriter(Path(sys.argv[1]) / "clip.mp4")
-noise(clip)
-clip.release()
-clip.wait()
-print(clip.error)
-"""
-
-
-def test_a_file_size_limit_is_one_clear_error_and_leaves_no_half_file(tmp_path):
-    result = run_script(LIMITED, tmp_path)
-    assert "is lost: ffmpeg was killed by SIGXFSZ" in result.stdout, result.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_an_encoder_that_hangs_is_killed_and_does_not_hang_the_caller(tmp_path, monkeypatch):
     monkeypatch.setattr(video, "STALL_SECONDS", 0.3)
     clip = ClipWriter(tmp_path / "clip.mp4", queue_bytes=1)

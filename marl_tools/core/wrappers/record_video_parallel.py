@@ -17,10 +17,9 @@ from marl_tools.core.encoder import load_moviepy
 from marl_tools.core.errors import ConfigError, EnvError, VideoError
 from marl_tools.core.frames import as_rgb
 from marl_tools.core.types import EpisodeLog
-from marl_tools.core.video import ClipWriter
 from marl_tools.core.video_formats import exact_rate, format_key
 from marl_tools.core.wrappers.base import ParallelWrapper, env_layers, env_title
-from marl_tools.core.wrappers.ended_clips import Clip, EndedClips
+from marl_tools.core.wrappers.clips import Clips
 from marl_tools.core.wrappers.overlay import draw_panel, panel_lines
 from marl_tools.core.wrappers.recorder import EpisodeRecorder
 
@@ -122,17 +121,15 @@ class RecordVideo(ParallelWrapper):
         self.episode_trigger, self.step_trigger, self.gc_trigger = episode_trigger, step_trigger, gc_trigger
         self.video_length, self.fps, self.overlay = video_length, rate, overlay
         self.episode_id = self.step_id = -1
-        self._ended = EndedClips(
+        self._clips = Clips(
             self.name_prefix, keep=keep, on_saved=on_saved, max_bytes=max_bytes, verbose=not disable_logger
         )
-        self._clip: Clip | None = None
         self._rendered: list[Any] = []
         self._closed = False
         _recorders.add(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        # An open clip stays with the process that films it.
-        return {**self.__dict__, "_clip": None, "_rendered": []}
+        return {**self.__dict__, "_rendered": []}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -141,30 +138,30 @@ class RecordVideo(ParallelWrapper):
     @property
     def recording(self) -> bool:
         """Whether a clip is open."""
-        return self._clip is not None
+        return self._clips.open is not None
 
     @property
     def last_error(self) -> Exception | None:
         """The latest fault of a clip or of a callback; it was logged, not raised."""
-        return self._ended.last_error
+        return self._clips.last_error
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """Reset the env; an episode clip that is open is saved, and ``episode_trigger`` may start the next."""
-        if self._clip and self._clip.writer.frames and not self.video_length:
+        if self._clips.frames and not self.video_length:
             self._end_clip()
-        self._episode_over()
+        self._clips.settle(self._log)
         try:
             result = self.env.reset(seed=seed, options=options)
             self.episode_id += 1
             self._closed = False
             self._rendered.clear()
-            if not self._clip and self.episode_trigger and self.episode_trigger(self.episode_id):
+            if not self.recording and self.episode_trigger and self.episode_trigger(self.episode_id):
                 self.start_recording(f"{self.name_prefix}-episode-{self.episode_id}")
             self._capture()
         except BaseException:
-            self._save()
+            self.stop_recording()
             raise
-        self._ended.collect()
+        self._clips.collect()
         return result
 
     def step(self, actions: dict[str, Any]) -> Any:
@@ -176,17 +173,17 @@ class RecordVideo(ParallelWrapper):
         try:
             result = self.env.step(actions)
             self.step_id += 1
-            if not self._clip and self.step_trigger and self.step_trigger(self.step_id):
+            if not self.recording and self.step_trigger and self.step_trigger(self.step_id):
                 self.start_recording(f"{self.name_prefix}-step-{self.step_id}")
             self._capture()
         except BaseException:
-            self._save()
+            self.stop_recording()
             raise
         if playing and not (builder.open and self.env.agents):
-            if self._clip and not self.video_length:
+            if self.recording and not self.video_length:
                 self._end_clip()
-            self._episode_over()
-        self._ended.collect()
+            self._clips.settle(self._log)
+        self._clips.collect()
         return result
 
     def render(self) -> Any:
@@ -194,7 +191,8 @@ class RecordVideo(ParallelWrapper):
         rendered = self.env.render()
         if not isinstance(rendered, list):
             return rendered
-        self._film(rendered)
+        if self._clips.frames:
+            self._film(rendered)
         rendered, self._rendered = self._rendered + rendered, []
         return rendered
 
@@ -204,7 +202,7 @@ class RecordVideo(ParallelWrapper):
             return
         self._closed = True
         try:
-            self._save()
+            self.stop_recording()
         finally:
             self.env.close()
 
@@ -214,37 +212,31 @@ class RecordVideo(ParallelWrapper):
         Raises:
             ConfigError: a name that is no file name.
         """
-        writer = ClipWriter(self.video_folder / f"{file_stem(video_name)}{self.suffix}", self.fps)
-        if self._clip:
+        path = self.video_folder / f"{file_stem(video_name)}{self.suffix}"
+        if self.recording:
             self._end_clip()
-        self._ended.make_room()
-        self._clip = Clip(writer)
+        self._clips.begin(path, self.fps)
 
     def stop_recording(self) -> None:
         """End the open clip, if any, and wait until all have their names. Faults are kept in `last_error`."""
-        if self._clip:
+        if self.recording:
             self._end_clip()
         self.flush()
 
     def flush(self) -> None:
         """Wait until all ended clips have their names; those of a running episode get its figures so far."""
-        self._settle(self._ended.clips)
-        self._ended.collect(wait=True)
+        self._clips.settle(self._log, ended_only=True)
+        self._clips.collect(wait=True)
 
     def __del__(self) -> None:
         # A refused constructor has nothing to save. At interpreter exit the encoders' threads are gone already,
         # and `_save_all` was called before.
         if "_closed" in self.__dict__ and not sys.is_finalizing():
             with suppress(Exception):
-                self._save()
-
-    def _save(self) -> None:
-        if self._clip:
-            self._end_clip()
-        self.flush()
+                self.stop_recording()
 
     def _capture(self) -> None:
-        if not self._clip:
+        if not self.recording:
             return
         rendered = self.env.render()
         if not isinstance(rendered, list):
@@ -252,18 +244,17 @@ class RecordVideo(ParallelWrapper):
             return
         self._rendered += rendered
         # The env may have collected frames since long before the clip.
-        self._film(rendered if self._clip.writer.frames else rendered[-1:])
+        self._film(rendered if self._clips.frames else rendered[-1:])
 
     def _film(self, frames: Sequence[Any]) -> None:
         for frame in frames:
-            if not self._clip:
+            if not self.recording:
                 return
-            writer = self._clip.writer
             try:
-                taken = writer.add(self._with_panel(frame) if self.overlay else frame)
+                taken = self._clips.add(self._with_panel(frame) if self.overlay else frame)
             except VideoError as error:
                 raise EnvError(f"render() of {env_title(self.env)}: {error}") from error
-            if not taken or writer.frames == self.video_length:
+            if not taken or self._clips.frames == self.video_length:
                 self._end_clip()
 
     def _with_panel(self, frame: Any) -> Any:
@@ -271,24 +262,14 @@ class RecordVideo(ParallelWrapper):
         return draw_panel(as_rgb(frame), panel_lines(builder.length, builder.returns, builder.costs))
 
     def _end_clip(self) -> None:
-        clip, self._clip = self._clip, None
-        if clip:
-            self._ended.add(clip)
+        self._clips.end()
         if self.gc_trigger and self.gc_trigger(self.episode_id):
             gc.collect()
 
-    def _episode_over(self) -> None:
-        self._settle([*self._ended.clips, *([self._clip] if self._clip and self._clip.writer.frames else [])])
-
-    def _settle(self, clips: Sequence[Clip]) -> None:
-        """Give clips that have none the log of the episode that is over, or is left as it stands."""
-        waiting = [clip for clip in clips if clip.log is None]
-        if not waiting:
-            return
-        builder, t = self._recorder.builder, self._recorder.clock.frames
-        log = builder.snapshot(t) if builder.open else self._recorder.last_episode
-        for clip in waiting:
-            clip.log = log
+    def _log(self) -> EpisodeLog | None:
+        """The log of the episode that is played, as if it were left now, or of the one that is over."""
+        builder = self._recorder.builder
+        return builder.snapshot(self._recorder.clock.frames) if builder.open else self._recorder.last_episode
 
 
 _recorders: weakref.WeakSet[RecordVideo] = weakref.WeakSet()
@@ -297,4 +278,4 @@ _recorders: weakref.WeakSet[RecordVideo] = weakref.WeakSet()
 @atexit.register
 def _save_all() -> None:
     for recorder in list(_recorders):
-        recorder._save()
+        recorder.stop_recording()

@@ -1,4 +1,4 @@
-"""What happens to a clip between its last frame and its file: waiting, keeping, telling, making room."""
+"""The clips of one `RecordVideo`: the open one, and those that wait for their end, their log and their name."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Clip:
     released: bool = False
 
 
-class EndedClips:
-    """Clips without further frames, until their episode is over and they have a name.
+class Clips:
+    """The open clip, and those that have ended until their episode is over and they have a name.
 
-    Nothing here raises because of a clip or a callback: it is logged and kept in `last_error`.
+    Nothing here raises because of an encoder or a callback: it is logged and kept in `last_error`.
     """
 
     def __init__(
@@ -41,42 +41,76 @@ class EndedClips:
     ) -> None:
         self.prefix, self.keep, self.on_saved = prefix, keep, on_saved
         self.max_bytes, self.verbose = max_bytes, verbose
-        self.clips: list[Clip] = []
+        self.open: Clip | None = None
+        self.ended: list[Clip] = []
         self.last_error: Exception | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # Threads and processes stay with the process that started them.
-        return {**self.__dict__, "clips": []}
+        return {**self.__dict__, "open": None, "ended": []}
 
-    def add(self, clip: Clip) -> None:
-        """Take over a clip; from here on it gets no more frames."""
-        clip.writer.end()
-        if clip.writer.frames:
-            self.clips.append(clip)
-        elif not clip.writer.error:
-            _log(f"{clip.writer.path.name} had no frame: nothing was saved", "WARNING")
+    @property
+    def frames(self) -> int:
+        """Frames in the open clip."""
+        return self.open.writer.frames if self.open else 0
 
-    def make_room(self) -> None:
-        """Wait while too many clips are still being encoded, so that memory stays bounded."""
-        encoding = [clip for clip in self.clips if not clip.writer.encoded.is_set()]
+    def begin(self, path: Path, fps: float) -> None:
+        """Open a clip; waits while too many others are still being encoded, so that memory stays bounded."""
+        encoding = [clip for clip in self.ended if not clip.writer.encoded.is_set()]
         for clip in encoding[: len(encoding) - _MAX_ENCODING + 1]:
             clip.writer.wait()
+        self.open = Clip(ClipWriter(path, fps))
+
+    def add(self, frame: Any) -> bool:
+        """Film one frame; False when the open clip can take no more.
+
+        Raises:
+            VideoError: the frame is no picture.
+        """
+        return self.open is not None and self.open.writer.add(frame)
+
+    def end(self) -> None:
+        """The open clip gets no more frames."""
+        clip, self.open = self.open, None
+        if clip is None:
+            return
+        clip.writer.end()
+        # An encoder that cannot start may fail before it has taken the first frame.
+        if clip.writer.frames or clip.writer.error:
+            self.ended.append(clip)
+        else:
+            _log(f"{clip.writer.path.name} had no frame: nothing was saved", "WARNING")
+
+    def settle(self, log: Callable[[], EpisodeLog | None], *, ended_only: bool = False) -> None:
+        """An episode is over, or left as it stands: give its log to the clips that began in it."""
+        began = [clip for clip in self.ended if clip.log is None]
+        if self.open and self.frames and self.open.log is None and not ended_only:
+            began.append(self.open)
+        if began:
+            of_episode = log()
+            for clip in began:
+                clip.log = of_episode
 
     def collect(self, *, wait: bool = False) -> None:
         """Release the clips whose log is known, and report those that have become files or failed."""
-        for clip in self.clips:
-            if clip.log and not clip.released:
-                clip.released = True
-                if self._wanted(clip.log):
-                    clip.writer.release(_note(clip.log, self.prefix))
-                else:
-                    clip.writer.discard()
+        for clip in self.ended:
+            if not clip.released and (clip.log or clip.writer.error):
+                self._release(clip)
             if wait:
                 clip.writer.wait()
-        done = [clip for clip in self.clips if clip.writer.done]
-        self.clips = [clip for clip in self.clips if not clip.writer.done]
+        done = [clip for clip in self.ended if clip.writer.done]
+        self.ended = [clip for clip in self.ended if not clip.writer.done]
         for clip in done:
             self._report(clip)
+
+    def _release(self, clip: Clip) -> None:
+        clip.released = True
+        if clip.writer.error or clip.log is None:
+            clip.writer.release()
+        elif self._wanted(clip.log):
+            clip.writer.release(_note(clip.log, self.prefix))
+        else:
+            clip.writer.discard()
 
     def _wanted(self, log: EpisodeLog) -> bool:
         try:
