@@ -49,11 +49,11 @@ def make_scene(size, steps):
     from pettingzoo import ParallelEnv
 
     class Scene(ParallelEnv):
-        metadata = {"name": "scene", "render_fps": 30}
         render_mode = "rgb_array"
-        possible_agents = [f"agent_{i}" for i in range(3)]
 
         def __init__(self):
+            self.metadata = {"name": "scene", "render_fps": 30}
+            self.possible_agents = [f"agent_{i}" for i in range(3)]
             self.screen = pygame.Surface((size, size))
 
         def action_space(self, agent):
@@ -148,7 +148,7 @@ def run_one(case, recorder, folder):
         env.render()
     laps.append(time.perf_counter())
     while env.agents:
-        env.step({agent: 0 for agent in env.agents})
+        env.step(dict.fromkeys(env.agents, 0))
         if bare:
             env.render()
         laps.append(time.perf_counter())
@@ -188,7 +188,7 @@ def measure(case, recorder):
 
 def table(results):
     lines = [
-        "| episode | recorder | added wall time, s | blocked at the end, s (of it `close`) | peak memory above render-only, MB | ffmpeg's own peak, MB | frames lost | file, MB |",
+        "| episode | recorder | added wall time, s | blocked at the end, s (of it `close`) | peak memory above render-only, MB | ffmpeg's peak at most, MB | frames lost | file, MB |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for case, (size, frames) in CASES.items():
@@ -239,7 +239,8 @@ def main():
         "# Filming one episode\n\n`python benchmarks/video.py`, medians of "
         f"{args.repeats} alternating runs, each in its own process.\n\n{table(results)}\n\n"
         "Blocked: the terminal step, the next reset and `close`, beyond what they take without a recorder. "
-        "Not exact: the file does not hold each frame once, in order.\n\n"
+        "Not exact: the file does not hold each frame once, in order. ffmpeg's peak is that of the child processes, "
+        "which start as an image of their parent: an upper bound.\n\n"
         f"Python {platform.python_version()}, {', '.join(f'{name} {version(name)}' for name in packages)}; "
         f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, "
         f"load {os.getloadavg()[0]:.1f} at the end.\n"

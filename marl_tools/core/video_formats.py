@@ -16,7 +16,8 @@ class VideoFormat:
 
     muxer: str
     codec: str
-    filters: str
+    first_filter: str = ""
+    last_filter: str = ""
     options: tuple[str, ...] = ()
     even: bool = False
     max_fps: int = MAX_FPS
@@ -24,16 +25,19 @@ class VideoFormat:
 
 FORMATS = {
     # 4:2:0 is what every browser and player takes, and it needs even sides.
-    ".mp4": VideoFormat("mp4", "libx264", "format=yuv420p", ("-movflags", "+faststart"), even=True),
+    ".mp4": VideoFormat("mp4", "libx264", "format=yuv420p", options=("-movflags", "+faststart"), even=True),
     ".webm": VideoFormat(
         "webm",
         "libvpx-vp9",
         "format=yuv420p",
-        ("-deadline", "realtime", "-cpu-used", "8", "-row-mt", "1", "-crf", "30", "-b:v", "0"),
+        options=("-deadline", "realtime", "-cpu-used", "8", "-row-mt", "1", "-crf", "30", "-b:v", "0"),
     ),
     # One palette a frame lets it stream. Players slow down a gif of more than 50 frames a second.
     ".gif": VideoFormat(
-        "gif", "gif", "split[a][b];[a]palettegen=stats_mode=single[p];[b][p]paletteuse=new=1", max_fps=50
+        "gif",
+        "gif",
+        last_filter="split[a][b];[a]palettegen=stats_mode=single[p];[b][p]paletteuse=new=1",
+        max_fps=50,
     ),
 }
 
@@ -73,15 +77,18 @@ def ffmpeg_options(
     width, height = size
     # One tick of the clock a frame, whatever rate the input claims: nothing is repeated, dropped or rounded.
     filters = [f"settb={rate.denominator}/{rate.numerator}", "setpts=N"]
-    if turned:
-        filters.append("transpose=cclock_flip")
+    turn = "transpose=cclock_flip" if turned else ""
     if video_format.even and (width % 2 or height % 2):
-        filters.append(f"pad={width + width % 2}:{height + height % 2}")
-        filters.append(f"fillborders=right={width % 2}:bottom={height % 2}:mode=smear")
-    filters.append(video_format.filters)
+        pad = f"pad={width + width % 2}:{height + height % 2}"
+        smear = f"fillborders=right={width % 2}:bottom={height % 2}:mode=smear"
+        filters += [turn, pad, smear, video_format.first_filter]
+    else:
+        # Turning half the bytes saves a fifth of the work, but a line of 4:2:0 cannot be added alone.
+        filters += [video_format.first_filter, turn]
+    filters.append(video_format.last_filter)
     return [
         *("-hide_banner", "-loglevel", "error", "-nostats", "-filter_threads", "1"),
-        *("-vf", ",".join(filters), "-r", f"{rate.numerator}/{rate.denominator}"),
+        *("-vf", ",".join(filter(None, filters)), "-r", f"{rate.numerator}/{rate.denominator}"),
         *video_format.options,
         *("-f", video_format.muxer),
     ]
