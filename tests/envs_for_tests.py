@@ -103,6 +103,7 @@ class Team(ParallelEnv):
 REAL: dict[str, tuple[str, dict[str, Any]]] = {
     "simple_spread": ("mpe2:simple_spread_v3", {}),
     "simple_tag": ("mpe2:simple_tag_v3", {}),
+    "simple_speaker_listener": ("mpe2:simple_speaker_listener_v4", {}),
     "pistonball": ("butterfly/pistonball-v6", {"n_pistons": 5}),
     "knights_archers_zombies": ("butterfly/knights_archers_zombies-v11", {"spawn_delay": 5}),
     "cooperative_pong": ("butterfly/cooperative_pong-v6", {"render_mode": "rgb_array"}),
