@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -109,10 +109,15 @@ class Collector:
         self._last: VectorStep = envs.reset(seed)
         self._check(self._last)
 
-    def collect(self, actors: Mapping[str, Actor]) -> Rollout:
-        """Fill and return the rollout; its arrays are overwritten by the next call."""
+    def collect(
+        self, actors: Mapping[str, Actor], on_episode: Callable[[EpisodeLog], None] | None = None
+    ) -> Rollout:
+        """Fill and return the rollout; its arrays are overwritten by the next call.
+
+        ``on_episode`` gets each episode when it ends: those of a rollout that is never finished are not lost.
+        """
         rollout, step = self.rollout, self._last
-        rollout.episodes = list(step.episodes)
+        rollout.episodes = []
         for t in range(self.steps):
             actions = {}
             for name, group in rollout.groups.items():
@@ -123,14 +128,15 @@ class Collector:
                 )
                 actions[name] = group.actions[t]
             step = self.envs.step(actions)
+            for log in step.episodes:
+                rollout.episodes.append(log)
+                if on_episode:
+                    on_episode(log)
             self._check(step)
             for name, group in rollout.groups.items():
                 group.after(t, step.groups[name])
-            rollout.episodes += step.episodes
         for name, group in rollout.groups.items():
             group.finish(actors[name], step.groups[name])
-        # These episodes are handed over; the next call must not count them again.
-        step.episodes = []
         self._last = step
         return rollout
 
