@@ -75,8 +75,8 @@ class GridRobots(Game):
     robots that contend for a cell one, drawn at random, gets it; both have collided. Collisions do not end the episode.
     A robot on its goal has ended: it is frozen there and stands in the way of the other.
 
-    Reward in each step: -1, or -10 for a move into a wall, or -30 for a collision; and 100 on the goal. The rewards,
-    the swapped goals and the cap follow ElSayed-Aly et al. 2021 (2101.11196); the maps are this package's own.
+    Reward in each step: -1, or -10 for a move into a wall, or -30 for a collision; and 100 on the goal. Rewards, swapped
+    goals and the cap of 500 are of the kind used in the literature on shields; the maps are this package's own.
     """
 
     labels = "AB"

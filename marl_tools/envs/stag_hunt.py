@@ -19,7 +19,7 @@ p...B
 
 
 class StagHunt(Game):
-    """A Markov stag hunt (Peysakhovich and Lerer 2018) on 5x5 cells, in which a meeting ends the hunt.
+    """A Markov stag hunt on 5x5 cells, in which a meeting with the stag ends the hunt.
 
     Actions: stay, north, east, south, west; hunters may share a cell. When both are in the stag's cell at the end of their
     moves they take it; a hunter who is there alone is mauled, which is its violation. Otherwise the stag takes its
