@@ -145,7 +145,9 @@ def _ppr_lower(k: Floats, n: Floats, delta: Floats) -> Floats:
     for _ in range(200):
         below = target - hits * t - misses * np.log(-np.expm1(t))
         step = below / (hits + misses * np.exp(t) / np.expm1(t))
-        if not np.any(step > 1e-13):
+        going = step > 1e-13
+        if not going.any():
             break
-        t = t + np.maximum(step, 0)
+        # Each case stops by itself, so that its bound does not hang on what else is solved at the same time.
+        t = np.where(going, t + step, t)
     return np.where(k > 0, np.exp(t), 0.0)

@@ -151,14 +151,15 @@ def test_between_looks_the_very_same_table_comes_back(schedule):
     assert model.table(DELTA, schedule=schedule) is not table
 
 
-def test_a_renewed_table_equals_one_made_from_scratch_and_leaves_the_old_one_as_it_was():
+@pytest.mark.parametrize("how", [{}, {"schedule": "ppr"}, {"schedule": "ppr", "newest": True}])
+def test_a_renewed_table_equals_one_made_from_scratch_and_leaves_the_old_one_as_it_was(how):
     rng = np.random.default_rng(0)
     model, kept = WorldModel(ACTIONS), []
     for _ in range(12):
         for start in rng.integers(0, 40, 8):
             feed(model, rng.integers(0, 9, rng.integers(1, 30)), start=key(start))
-        table = model.table(DELTA)
-        fresh = WorldModel.from_state(model.state(), ACTIONS).table(DELTA)
+        table = model.table(DELTA, **how)
+        fresh = WorldModel.from_state(model.state(), ACTIONS).table(DELTA, **how)
         for name in ("row_key", "row_joint", "succ", "lo", "hi", "unseen", "mean", "mean_unseen"):
             np.testing.assert_array_equal(getattr(table, name), getattr(fresh, name))
         kept.append((table, table.lo.copy(), table.succ.copy()))
