@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from gymnasium.spaces import MultiDiscrete
 
 from marl_tools.core.errors import ConfigError, CorruptFileError
 from marl_tools.core.io import PathLike
@@ -125,9 +126,12 @@ class RandomPolicy:
     def _sample(self, agent: AgentID, observation: Any, info: Mapping[str, Any]) -> Any:
         spaces = self._spaces[agent]
         mask = observation["action_mask"] if spaces.masked else info.get("action_mask")
-        if mask is not None and spaces.action_type == "discrete":
-            return spaces.to_env(self._rng.choice(np.flatnonzero(mask), size=1))[0]
         space = spaces.action_space
+        if mask is not None:
+            sizes = space.nvec.reshape(-1) if isinstance(space, MultiDiscrete) else [spaces.action_dim]
+            parts = np.split(np.asarray(mask), np.cumsum(sizes)[:-1])
+            chosen = np.array([self._rng.choice(np.flatnonzero(part)) for part in parts])
+            return spaces.to_env(chosen.reshape(1, *spaces.action_shape))[0]
         space.seed(int(self._rng.integers(2**31)))
         return space.sample()
 
