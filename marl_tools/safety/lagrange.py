@@ -8,6 +8,7 @@ References:
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marl_tools.core.errors import ConfigError
+from marl_tools.core.types import AgentID, EpisodeLog
 
 MIN_EPISODES = 10
 """Finished episodes that a dual step looks at, at least."""
@@ -56,6 +58,58 @@ class LagrangeConfig:
             raise ConfigError(f"smoothing={self.smoothing}: must be at least 0 and below 1")
 
 
+class LagrangeConstraint:
+    """A multiplier for each agent, as the trainer asks for it."""
+
+    def __init__(self, agents: Sequence[AgentID], config: LagrangeConfig) -> None:
+        self.config = config
+        self.multipliers = {agent: Multiplier(config) for agent in agents}
+        self._recent: dict[AgentID, list[float]] = {agent: [] for agent in agents}
+
+    def update(self, episodes: Sequence[EpisodeLog]) -> None:
+        """One dual step an agent, from the mean cost of the last finished episodes.
+
+        All that ended since the last step are looked at, and at least the last ten, once there are any.
+        Interrupted ones are left out: short violating episodes would weigh too much.
+        """
+        for agent, multiplier in self.multipliers.items():
+            new = [log.costs[agent] for log in episodes if not log.interrupted and agent in log.costs]
+            recent = (self._recent[agent] + new)[-max(MIN_EPISODES, len(new)) :]
+            self._recent[agent] = recent[-MIN_EPISODES:]
+            multiplier.update(math.fsum(recent) / len(recent) if recent else None)
+
+    def penalise(
+        self,
+        agents: Sequence[AgentID],
+        reward_advantages: NDArray[np.float32],
+        cost_advantages: NDArray[np.float32],
+    ) -> NDArray[np.float32]:
+        """(A_reward - lambda * A_cost) / (1 + lambda) with each agent's own lambda; arrays (T, E, A)."""
+        values = np.array([self.multipliers[agent].value for agent in agents], np.float32)
+        return ((reward_advantages - values * cost_advantages) / (1 + values)).astype(np.float32)
+
+    def figures(self) -> dict[str, Any]:
+        """Each agent's multiplier and the mean cost that it last saw."""
+        return {
+            "multipliers": {agent: multiplier.value for agent, multiplier in self.multipliers.items()},
+            "costs": {
+                agent: math.fsum(recent) / len(recent) for agent, recent in self._recent.items() if recent
+            },
+        }
+
+    def state(self) -> dict[str, Any]:
+        """Plain values from which `load` goes on exactly."""
+        return {
+            agent: {"multiplier": multiplier.state(), "recent": self._recent[agent]}
+            for agent, multiplier in self.multipliers.items()
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        for agent, multiplier in self.multipliers.items():
+            multiplier.load(state[agent]["multiplier"])
+            self._recent[agent] = list(state[agent]["recent"])
+
+
 class Multiplier:
     """One agent's Lagrange multiplier, never negative."""
 
@@ -74,12 +128,6 @@ class Multiplier:
         excess = mean_cost - self.config.cost_limit
         self.value = self._adam(excess) if self.config.dual == "adam" else self._pid(excess, mean_cost)
         return self.value
-
-    def penalise(
-        self, reward_advantages: NDArray[np.floating], cost_advantages: NDArray[np.floating]
-    ) -> NDArray[np.floating]:
-        """(A_reward - lambda * A_cost) / (1 + lambda), of the arguments' shape."""
-        return (reward_advantages - self.value * cost_advantages) / (1.0 + self.value)
 
     def _adam(self, gradient: float) -> float:
         """Gradient ascent on lambda * (J_C - d), projected to lambda >= 0 (Kingma and Ba 2015)."""

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -21,9 +22,9 @@ from torch import Tensor
 
 from marl_tools.core.errors import ConfigError, NonFiniteError
 from marl_tools.core.spaces import AgentGroup
-from marl_tools.core.types import VectorEnv
+from marl_tools.core.types import AgentID, EpisodeLog, VectorEnv
 from marl_tools.models.networks import ActorCritic, NetworkConfig
-from marl_tools.training.batches import FlatRollout, lane_rows, pad
+from marl_tools.training.batches import FlatRollout, LaneCritic, from_lanes, lane_rows, pad, to_lanes
 from marl_tools.training.ops import ScheduleKind, explained_variance, gae, schedule
 from marl_tools.training.policy import describe_team, strip_prefix
 from marl_tools.training.rollout import Collector, GroupRollout, Rollout
@@ -81,11 +82,48 @@ class IPPOConfig:
             raise ConfigError(f"target_kl={self.target_kl}: must be positive, or None for no KL stop")
 
 
+class Constraint(Protocol):
+    """What the trainer asks of a constraint; `safety.lagrange.LagrangeConstraint` is one."""
+
+    def update(self, episodes: Sequence[EpisodeLog]) -> None:
+        """Look at the episodes that have just ended, once per rollout."""
+        ...
+
+    def penalise(
+        self,
+        agents: Sequence[AgentID],
+        reward_advantages: NDArray[np.float32],
+        cost_advantages: NDArray[np.float32],
+    ) -> NDArray[np.float32]:
+        """The policy's advantages, all arrays (T, E, A)."""
+        ...
+
+    def figures(self) -> dict[str, Any]: ...
+
+    def state(self) -> dict[str, Any]: ...
+
+    def load(self, state: dict[str, Any]) -> None: ...
+
+
+class Estimate(NamedTuple):
+    """What one critic makes of a rollout; arrays (T, E, A)."""
+
+    values: NDArray[np.float32]
+    advantages: NDArray[np.float32]
+    returns: NDArray[np.float32]
+
+
 class GroupLearner:
     """One group's networks and their optimiser: a lane shared by all agents, or a lane an agent."""
 
     def __init__(
-        self, group: AgentGroup, config: IPPOConfig, *, generator: torch.Generator, rng: np.random.Generator
+        self,
+        group: AgentGroup,
+        config: IPPOConfig,
+        *,
+        critics: Sequence[str] = ("reward",),
+        generator: torch.Generator,
+        rng: np.random.Generator,
     ) -> None:
         self.group, self.config = group, config
         self.lanes = 1 if config.share == "group" else len(group.agents)
@@ -93,71 +131,86 @@ class GroupLearner:
             group.spaces,
             self.lanes,
             config.network,
+            critics=critics,
             normalise_observations=config.normalise_observations,
             generator=generator,
         )
         self.optimiser = torch.optim.Adam(
             self.network.parameters(), lr=config.learning_rate, eps=1e-5, fused=True
         )
+        self.critics = {name: LaneCritic(self.network, name) for name in critics}
         self.generator, self.rng = generator, rng
 
     @torch.inference_mode()
     def act(
         self, obs: NDArray[Any], mask: NDArray[np.bool_] | None
-    ) -> tuple[NDArray[Any], NDArray[np.float32], NDArray[np.float32]]:
-        """Sampled actions (E, A, ...), their log-probabilities (E, A) and values (E, A)."""
+    ) -> tuple[NDArray[Any], NDArray[np.float32]]:
+        """Sampled actions (E, A, ...) and their log-probabilities (E, A)."""
         distribution = self.network.distribution
-        params, values = self.network(self._to_lanes(obs), None if mask is None else self._to_lanes(mask))
+        params = self.network.policy(
+            to_lanes(obs, self.lanes), None if mask is None else to_lanes(mask, self.lanes)
+        )
         actions = distribution.sample(params, self.generator)
-        log_probs = distribution.log_prob(params, actions)
-        values = self.network.value_head.denormalise(values)
-        return self._from_lanes(actions), self._from_lanes(log_probs), self._from_lanes(values)
+        return from_lanes(actions, len(self.group.agents)), from_lanes(
+            distribution.log_prob(params, actions), len(self.group.agents)
+        )
 
-    @torch.inference_mode()
-    def values(self, obs: NDArray[Any]) -> NDArray[np.float32]:
-        """Values (E, A) of observations (E, A, ...), in units of return."""
-        return self._from_lanes(self.network.value(self._to_lanes(obs)))
+    def estimate(self, rollout: GroupRollout) -> dict[str, Estimate]:
+        """Values, advantages and returns by each critic: "reward" and, under a constraint, "cost"."""
+        return {name: self._estimate(rollout, critic) for name, critic in self.critics.items()}
 
-    @torch.inference_mode()
-    def values_of(self, obs: NDArray[Any], agents: NDArray[np.intp]) -> NDArray[np.float32]:
-        """Values (n,) of single observations (n, ...) of the agents with these indices."""
-        rows = torch.from_numpy(obs)
-        if self.lanes == 1:
-            return self.network.value(rows.unsqueeze(0))[0].numpy()
-        # Every lane sees every row and the agent's own is picked: n is small, and it stays one batched call.
-        every = self.network.value(rows.unsqueeze(0).expand(self.lanes, *rows.shape))
-        return every[torch.from_numpy(agents), torch.arange(len(rows))].numpy()
-
-    def advantages(self, rollout: GroupRollout) -> NDArray[np.float32]:
-        """Reward advantages, shape (T, E, A)."""
-        if self.config.normalise_returns and not self.network.value_head.norm.count.any():
-            self._start_critic(rollout)
-        return gae(
-            rollout.rewards,
-            rollout.values,
-            rollout.next_values,
+    def _estimate(self, rollout: GroupRollout, critic: LaneCritic) -> Estimate:
+        signal = rollout.rewards if critic.name == "reward" else np.where(rollout.valid, rollout.costs, 0.0)
+        head = self.network.head(critic.name)
+        if self.config.normalise_returns and not head.norm.count.any():
+            head.shift(self._level(rollout, signal))
+        values, next_values = rollout.evaluate(critic)
+        advantages = gae(
+            signal,
+            values,
+            next_values,
             rollout.terminated,
             rollout.ended,
             gamma=self.config.gamma,
             lam=self.config.gae_lambda,
         ).astype(np.float32)
+        return Estimate(values, advantages, advantages + values)
+
+    def _level(self, rollout: GroupRollout, signal: NDArray[np.floating]) -> Tensor:
+        """The value that the signal's mean in this rollout would have for ever, one a lane.
+
+        A critic starts there. One that starts at 0, far above the truth, learns first that states late in an
+        episode, whose traces are cut off soonest, are better than early ones, and the policy runs after them.
+        """
+        levels = []
+        for rows in lane_rows(rollout.valid, self.lanes):
+            terminated = rollout.terminated.reshape(-1)[rows]
+            going_on = self.config.gamma * (1 - terminated.mean()) if len(rows) else 1.0
+            levels.append(signal.reshape(-1)[rows].mean() / (1 - going_on) if going_on < 1 else 0.0)
+        return torch.tensor(levels, dtype=torch.float32)
 
     def update(
         self,
         rollout: GroupRollout,
         advantages: NDArray[np.float32],
+        estimates: Mapping[str, Estimate],
         *,
         learning_rate: float,
         entropy_coef: float,
     ) -> dict[str, float]:
-        """Several epochs of minibatch PPO over the valid rows; returns the figures of ``updates.jsonl``."""
+        """Several epochs of minibatch PPO over the valid rows; returns the figures of ``updates.jsonl``.
+
+        ``advantages`` (T, E, A) are the policy's, ``estimates`` teach the critics.
+        """
         rows = lane_rows(rollout.valid, self.lanes)
         if not any(map(len, rows)):
             # Nobody of this group lived through any step of this rollout.
             return {"rows": 0}
-        returns = advantages + rollout.values
-        self._update_return_norm(returns, rows)
-        flat = FlatRollout(rollout, advantages, returns)
+        every, weights = pad(rows)
+        if self.config.normalise_returns:
+            for name, estimate in estimates.items():
+                self.network.head(name).update(torch.from_numpy(estimate.returns.reshape(-1))[every], weights)
+        flat = FlatRollout(rollout, advantages, {name: est.returns for name, est in estimates.items()})
         for group in self.optimiser.param_groups:
             group["lr"] = learning_rate
         sums: dict[str, float] = {}
@@ -165,8 +218,8 @@ class GroupLearner:
         for _ in range(self.config.learning_epochs):
             epochs += 1
             kls = []
-            for index, weights in self._minibatches(rows):
-                figures = self._minibatch(flat, index, weights, entropy_coef)
+            for index, share in self._minibatches(rows):
+                figures = self._minibatch(flat, index, share, entropy_coef)
                 batches += 1
                 kls.append(figures["approx_kl"])
                 for name, value in figures.items():
@@ -174,38 +227,16 @@ class GroupLearner:
             if self.config.target_kl is not None and float(np.mean(kls)) > self.config.target_kl:
                 break
         if self.network.obs_norm is not None:
-            index, weights = pad(rows)
-            self.network.obs_norm.update(flat.obs[index], weights)
-        valid = rollout.valid
+            self.network.obs_norm.update(flat.obs[every], weights)
+        valid, reward = rollout.valid, estimates["reward"]
         return {
             **{name: value / max(1, batches) for name, value in sums.items()},
-            "explained_variance": explained_variance(rollout.values[valid], returns[valid]),
+            "explained_variance": explained_variance(reward.values[valid], reward.returns[valid]),
             "epochs": epochs,
             "rows": int(valid.sum()),
             "learning_rate": learning_rate,
             "entropy_coef": entropy_coef,
         }
-
-    def _start_critic(self, rollout: GroupRollout) -> None:
-        """Before anything is learnt, move all values to that of the first rollout's mean reward.
-
-        A critic that starts at 0 far above the truth learns first that states late in an episode, whose traces are
-        cut off soonest, are better than early ones, and the policy runs after them.
-        """
-        offsets = []
-        for rows in lane_rows(rollout.valid, self.lanes):
-            rewards, terminated = rollout.rewards.reshape(-1)[rows], rollout.terminated.reshape(-1)[rows]
-            going_on = self.config.gamma * (1 - terminated.mean()) if len(rows) else 0.0
-            offsets.append(rewards.mean() / (1 - going_on) if len(rows) and going_on < 1 else 0.0)
-        self.network.value_head.shift(torch.tensor(offsets, dtype=torch.float32))
-        offset = np.asarray(offsets, np.float32)
-        rollout.values += offset
-        rollout.next_values += offset
-
-    def _update_return_norm(self, returns: NDArray[np.float32], rows: list[NDArray[np.intp]]) -> None:
-        if self.config.normalise_returns:
-            index, weights = pad(rows)
-            self.network.value_head.update(torch.from_numpy(returns.reshape(-1))[index], weights)
 
     def _minibatches(self, rows: list[NDArray[np.intp]]) -> list[tuple[Tensor, Tensor]]:
         """Shuffle each lane's rows and cut them into equal parts: flat indices and weights, both (L, B)."""
@@ -229,8 +260,10 @@ class GroupLearner:
         policy_loss = -torch.minimum(
             advantages * ratio, advantages * ratio.clamp(1 - config.clip, 1 + config.clip)
         )
-        norm = network.value_head.norm
-        value_loss = 0.5 * (values - (flat.returns[index] - norm.mean) / norm.std) ** 2
+        value_loss = torch.zeros_like(ratio)
+        for name, predicted in values.items():
+            norm = network.head(name).norm
+            value_loss += 0.5 * (predicted - (flat.returns[name][index] - norm.mean) / norm.std) ** 2
         entropy = network.distribution.entropy(params)
         row_loss = (policy_loss + config.value_coef * value_loss - entropy_coef * entropy) * share
         loss = row_loss.sum()
@@ -270,16 +303,6 @@ class GroupLearner:
             "Lower the learning rate, or look for huge rewards"
         )
 
-    def _to_lanes(self, rows: NDArray[Any]) -> Tensor:
-        """(E, A, ...) to (1, E*A, ...) for one shared lane, else (A, E, ...)."""
-        tensor = torch.from_numpy(rows)
-        return tensor.flatten(0, 1).unsqueeze(0) if self.lanes == 1 else tensor.transpose(0, 1)
-
-    def _from_lanes(self, rows: Tensor) -> NDArray[Any]:
-        if self.lanes == 1:
-            return rows[0].unflatten(0, (-1, len(self.group.agents))).numpy()
-        return rows.transpose(0, 1).numpy()
-
 
 class IPPO:
     """The trainer: collects with all groups at once, then updates each.
@@ -289,15 +312,31 @@ class IPPO:
         config: settings.
         seed: everything random in the trainer and in the envs follows from it.
         total_frames: env steps of the whole run, for the schedules.
+        constraint: weighs costs against rewards; None: costs are not looked at.
     """
 
-    def __init__(self, envs: VectorEnv, config: IPPOConfig, *, seed: int, total_frames: int) -> None:
+    def __init__(
+        self,
+        envs: VectorEnv,
+        config: IPPOConfig,
+        *,
+        seed: int,
+        total_frames: int,
+        constraint: Constraint | None = None,
+    ) -> None:
         self.envs, self.config, self.total_frames = envs, config, total_frames
+        self.constraint = constraint
         self.updates = 0
         self.generator = torch.Generator().manual_seed(seed)
         self.rng = np.random.default_rng(seed)
         self.learners = {
-            group.name: GroupLearner(group, config, generator=self.generator, rng=self.rng)
+            group.name: GroupLearner(
+                group,
+                config,
+                critics=("reward", "cost") if constraint else ("reward",),
+                generator=self.generator,
+                rng=self.rng,
+            )
             for group in envs.groups
         }
         self._seed = seed
@@ -321,14 +360,32 @@ class IPPO:
         entropy_coef = schedule(
             config.entropy_schedule, config.entropy_coef, config.entropy_coef_end, progress
         )
+        if self.constraint:
+            self.constraint.update(rollout.episodes)
         figures = {}
         for name, learner in self.learners.items():
             batch = rollout.groups[name]
+            if self.constraint:
+                self._require_costs(batch)
+            estimates = learner.estimate(batch)
+            advantages = estimates["reward"].advantages
+            if self.constraint:
+                agents = learner.group.agents
+                advantages = self.constraint.penalise(agents, advantages, estimates["cost"].advantages)
             figures[name] = learner.update(
-                batch, learner.advantages(batch), learning_rate=learning_rate, entropy_coef=entropy_coef
+                batch, advantages, estimates, learning_rate=learning_rate, entropy_coef=entropy_coef
             )
         self.updates += 1
         return figures
+
+    def _require_costs(self, batch: GroupRollout) -> None:
+        missing = batch.valid & np.isnan(batch.costs)
+        if missing.any():
+            agent = batch.group.agents[np.argwhere(missing)[0][2]]
+            raise ConfigError(
+                f"{self.envs.env_name} gives agent {agent!r} no cost, which the constraint needs: "
+                "put it into infos[agent]['cost'], or add it with AddCost (--cost package.module:function)"
+            )
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """All that a later process needs to go on from here, as tensors and plain values.
@@ -347,6 +404,7 @@ class IPPO:
             "frames": self.envs.frames,
             "episodes_started": self.envs.episodes_started,
             "rng": self.rng.bit_generator.state,
+            "constraint": self.constraint.state() if self.constraint else None,
         }
 
     def load(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
@@ -371,6 +429,8 @@ class IPPO:
                 index, slot = key.split("/")
                 slots.setdefault(int(index), {})[slot] = value
             learner.optimiser.load_state_dict({**learner.optimiser.state_dict(), "state": slots})
+        if self.constraint:
+            self.constraint.load(state["constraint"])
         self.updates = state["updates"]
         self.rng.bit_generator.state = state["rng"]
         self.envs.resume(frames=state["frames"], episodes_started=state["episodes_started"])

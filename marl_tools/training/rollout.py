@@ -19,12 +19,16 @@ class Actor(Protocol):
 
     def act(
         self, obs: NDArray[Any], mask: NDArray[np.bool_] | None
-    ) -> tuple[NDArray[Any], NDArray[np.float32], NDArray[np.float32]]:
-        """Sampled actions, their log-probabilities and the values."""
+    ) -> tuple[NDArray[Any], NDArray[np.float32]]:
+        """Sampled actions and their log-probabilities."""
         ...
 
+
+class Critic(Protocol):
+    """What `GroupRollout.evaluate` asks of a value function."""
+
     def values(self, obs: NDArray[Any]) -> NDArray[np.float32]:
-        """Values (E, A) of observations (E, A, ...)."""
+        """Values (N, A) of observations (N, A, ...)."""
         ...
 
     def values_of(self, obs: NDArray[Any], agents: NDArray[np.intp]) -> NDArray[np.float32]:
@@ -42,18 +46,20 @@ class GroupRollout:
         self.actions = np.zeros((*shape, *spaces.action_shape), spaces.action_dtype)
         self.action_mask: NDArray[np.bool_] | None = None
         self.log_probs = np.zeros(shape, np.float32)
-        self.values = np.zeros(shape, np.float32)
-        self.next_values = np.zeros(shape, np.float32)
         self.rewards = np.zeros(shape)
         self.costs = np.full(shape, np.nan)
         self.terminated = np.zeros(shape, bool)
         self.ended = np.zeros(shape, bool)
         self.valid = np.zeros(shape, bool)
+        self.last_obs = np.zeros_like(self.obs[0])
         self._cut: list[tuple[NDArray[np.intp], ...]] = []
         self._cut_obs: list[NDArray[Any]] = []
 
     def before(self, t: int, step: GroupStep) -> None:
         """Take in what is acted on at step t."""
+        if t == 0:
+            self._cut.clear()
+            self._cut_obs.clear()
         self.obs[t] = step.obs
         self.valid[t] = step.active
         if step.action_mask is not None:
@@ -75,15 +81,20 @@ class GroupRollout:
             self._cut.append((np.full_like(env, t), env, agent))
             self._cut_obs.append(step.final_obs[rows])
 
-    def finish(self, actor: Actor, last: GroupStep) -> None:
-        """Fill `next_values`: the next row's value, or at a truncation that of the true final observation."""
-        self.next_values[:-1] = self.values[1:]
-        self.next_values[-1] = actor.values(last.obs)
+    def evaluate(self, critic: Critic) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """A critic's values of every row and of what truly came after it, both (T, E, A).
+
+        The second is the next row's value, or at a truncation that of the true final observation. At a
+        termination it means nothing.
+        """
+        steps, envs = self.valid.shape[:2]
+        flat = self.obs.reshape(steps * envs, *self.obs.shape[2:])
+        values = critic.values(flat).reshape(self.valid.shape)
+        next_values = np.concatenate([values[1:], critic.values(self.last_obs)[None]])
         if self._cut:
-            times, envs, agents = (np.concatenate(rows) for rows in zip(*self._cut, strict=True))
-            self.next_values[times, envs, agents] = actor.values_of(np.concatenate(self._cut_obs), agents)
-        self._cut.clear()
-        self._cut_obs.clear()
+            times, copies, agents = (np.concatenate(rows) for rows in zip(*self._cut, strict=True))
+            next_values[times, copies, agents] = critic.values_of(np.concatenate(self._cut_obs), agents)
+        return values, next_values
 
 
 @dataclass(slots=True)
@@ -118,9 +129,7 @@ class Collector:
             for name, group in rollout.groups.items():
                 now = step.groups[name]
                 group.before(t, now)
-                group.actions[t], group.log_probs[t], group.values[t] = actors[name].act(
-                    now.obs, now.action_mask
-                )
+                group.actions[t], group.log_probs[t] = actors[name].act(now.obs, now.action_mask)
                 actions[name] = group.actions[t]
             step = self.envs.step(actions)
             self._check(step)
@@ -128,7 +137,7 @@ class Collector:
                 group.after(t, step.groups[name])
             rollout.episodes += step.episodes
         for name, group in rollout.groups.items():
-            group.finish(actors[name], step.groups[name])
+            group.last_obs[...] = step.groups[name].obs
         # These episodes are handed over; the next call must not count them again.
         step.episodes = []
         self._last = step

@@ -1,5 +1,6 @@
 """Multipliers against torch's Adam and against a written-out PID loop."""
 
+import json
 import math
 
 import numpy as np
@@ -8,7 +9,8 @@ import torch
 from hypothesis import given, strategies as st
 
 from marl_tools.core.errors import ConfigError
-from marl_tools.safety.lagrange import LagrangeConfig, Multiplier
+from marl_tools.core.types import EpisodeLog
+from marl_tools.safety.lagrange import LagrangeConfig, LagrangeConstraint, Multiplier
 
 COSTS = [3.0, 0.0, 5.5, 1.0, 1.0, 0.2, 8.0, 0.0, 0.0]
 
@@ -70,10 +72,58 @@ def test_a_saved_multiplier_goes_on_exactly(dual) -> None:
         assert second.update(cost) == whole.update(cost)
 
 
-def test_the_penalised_advantage_weighs_cost_against_reward() -> None:
-    multiplier = Multiplier(LagrangeConfig(initial=3.0))
-    reward, cost = np.array([1.0, 2.0]), np.array([0.5, -1.0])
-    np.testing.assert_allclose(multiplier.penalise(reward, cost), [-0.125, 1.25])
+def log(costs: dict[str, float], end: str = "truncated") -> EpisodeLog:
+    return EpisodeLog(
+        env_name="fake",
+        episode=0,
+        t_start=0,
+        t_end=1,
+        wall_time=0.0,
+        length=1,
+        returns=dict.fromkeys(costs, 0.0),
+        costs=costs,
+        lengths=dict.fromkeys(costs, 1),
+        ends=dict.fromkeys(costs, end),
+        first_violation=dict.fromkeys(costs),
+    )
+
+
+def test_each_agent_s_advantage_is_weighed_by_its_own_multiplier() -> None:
+    constraint = LagrangeConstraint(["a", "b"], LagrangeConfig())
+    constraint.multipliers["a"].value, constraint.multipliers["b"].value = 3.0, 0.0
+    reward, cost = np.full((1, 1, 2), 1.0, np.float32), np.full((1, 1, 2), 0.5, np.float32)
+    np.testing.assert_allclose(constraint.penalise(["b", "a"], reward, cost), [[[1.0, -0.125]]])
+
+
+def test_a_dual_step_looks_at_the_last_ten_episodes_or_all_new_ones() -> None:
+    constraint = LagrangeConstraint(["a"], LagrangeConfig())
+    constraint.update([log({"a": float(cost)}) for cost in range(4)])
+    assert constraint.figures()["costs"]["a"] == 1.5
+    constraint.update([log({"a": 10.0}) for _ in range(7)])
+    assert constraint.figures()["costs"]["a"] == pytest.approx((1 + 2 + 3 + 70) / 10)
+    reference = Multiplier(LagrangeConfig())
+    for cost in (1.5, 7.6, 5.0):
+        reference.update(cost)
+    constraint.update([log({"a": 10.0 * (i % 2)}) for i in range(40)])
+    assert constraint.multipliers["a"].value == pytest.approx(reference.value)
+
+
+def test_interrupted_episodes_and_unknown_agents_do_not_count() -> None:
+    constraint = LagrangeConstraint(["a"], LagrangeConfig())
+    before = constraint.state()
+    constraint.update([log({"a": 9.0}, "interrupted"), log({"b": 9.0})])
+    assert constraint.state() == before
+
+
+def test_a_saved_constraint_goes_on_exactly() -> None:
+    whole, part = (LagrangeConstraint(["a", "b"], LagrangeConfig(dual="pid")) for _ in range(2))
+    for constraint in (whole, part):
+        constraint.update([log({"a": 3.0, "b": 0.0})])
+    resumed = LagrangeConstraint(["a", "b"], LagrangeConfig(dual="pid"))
+    resumed.load(json.loads(json.dumps(part.state())))
+    for constraint in (whole, resumed):
+        constraint.update([log({"a": 1.0, "b": 2.0})])
+    assert resumed.state() == whole.state()
 
 
 @pytest.mark.parametrize(
