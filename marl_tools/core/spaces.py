@@ -274,7 +274,8 @@ def space_from_json(row: Mapping[str, Any]) -> gymnasium.Space:
             case "MultiBinary":
                 return gym_spaces.MultiBinary(row["n"])
             case "Dict":
-                return gym_spaces.Dict({key: space_from_json(part) for key, part in row["spaces"].items()})
+                # Pairs, since a dict would be sorted, and the order is that of the network's inputs.
+                return gym_spaces.Dict([(key, space_from_json(part)) for key, part in row["spaces"].items()])
             case "Tuple":
                 return gym_spaces.Tuple([space_from_json(part) for part in row["spaces"]])
             case kind:

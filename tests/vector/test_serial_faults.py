@@ -330,6 +330,13 @@ def test_a_reset_in_the_middle_logs_what_it_interrupts_and_numbers_on():
     ]
 
 
+def test_whoever_joined_before_a_reset_in_the_middle_waits_for_its_birth_again():
+    envs = vector(Team, 1, n=2, births={"agent_1": 2})
+    envs.reset(0)
+    assert advance(envs, 3).groups["agent"].active.all()
+    assert envs.reset(0).groups["agent"].active.tolist() == [[True, False]]
+
+
 def test_a_step_before_the_reset_or_after_the_end_says_what_is_missing():
     envs = vector(Team, 1)
     with pytest.raises(EnvError, match=r"team_v0 is not running: call reset\(seed\) before step"):

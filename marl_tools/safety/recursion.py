@@ -1,0 +1,177 @@
+"""Robust risk by backward recursion: the most that an agent can be made to violate within k steps, for all keys at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from marl_tools.core.transitions import TransitionTable
+from marl_tools.safety.rows import AgentRows, Opponents, Side, spans
+
+_ROUNDING = 1e-12  # probability that may be lost to floating point before it counts as missing
+
+
+@dataclass(frozen=True, slots=True)
+class Risk:
+    """Risk of one agent with k = 0..T steps left: Q of playing an action now and the safest ones after, V its minimum."""
+
+    q: NDArray[np.float64]  # (T+1, K, n)
+    v: NDArray[np.float64]  # (T+1, K)
+
+
+def risk_tables(
+    table: TransitionTable, agent: int, horizon: int, opponents: Opponents = None, *, side: Side = "upper"
+) -> Risk:
+    """Q and V of one agent.
+
+    ``upper`` is the maximum over every law in the table and every opponents' behaviour above its floors, with whatever
+    was never seen a violation; ``lower`` the minimum, with the unseen harmless. ``mean`` takes the table's mean and
+    ``opponents`` as their distributions, uniform by default. An agent that has ended at a key has risk 0 there.
+
+    Raises:
+        ConfigError: the other agents have more than 25 joint actions, or floors are not of shape (K, n_j).
+
+    References:
+        Jansen et al. 2020, Safe Reinforcement Learning Using Probabilistic Shields.
+        Suilen et al. 2022, Robust Anytime Learning of Markov Decision Processes.
+    """
+    v = np.zeros((horizon + 1, table.num_keys))
+    q = np.zeros((*v.shape, table.actions[agent]))
+    sweep = Sweep(AgentRows(table, agent), side, opponents)
+    for k, (keys, q_keys) in enumerate(sweep.run(v), start=1):
+        q[k] = q[k - 1]
+        q[k, keys] = q_keys
+    return Risk(q, v)
+
+
+def robust_mass(lo: NDArray[np.float64], spread: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Masses (S, R) of a law with ``lo <= mass <= lo + spread`` that prefers earlier successors; columns are rows of a table.
+
+    Every successor starts at ``lo``; what is missing to 1 is handed out from the first to the last. A column sums
+    to less than 1 where its bounds allow no law.
+    """
+    free = np.maximum(0.0, 1.0 - lo.sum(0))
+    before = np.cumsum(spread, axis=0) - spread
+    return lo + np.clip(free - before, 0.0, spread)
+
+
+class Sweep:
+    """The recursion of one side. Keys none of whose successors' values changed are left out of a step."""
+
+    def __init__(self, rows: AgentRows, side: Side, opponents: Opponents = None) -> None:
+        self.rows, self.side = rows, side
+        self.weight = rows.weights(opponents, "uniform" if side == "mean" else "zero")
+        self.unknown = 0.0 if side == "lower" else 1.0  # risk of what was never seen
+        self.target, self.lo, self.spread = rows.bounds(side)
+        self.mass = robust_mass(self.lo, self.spread)
+        # No law fits these bounds: the whole row counts as never seen.
+        impossible = np.abs(1.0 - self.mass.sum(0)) > _ROUNDING
+        for array in (self.lo, self.spread, self.mass):
+            array[:, impossible] = 0.0
+        self.lo[0, impossible] = self.mass[0, impossible] = 1.0
+        self.loose = (self.spread > 0).sum(0) > 1
+        self._predecessors: csr_array | None = None
+
+    def run(
+        self,
+        value: NDArray[np.float64],
+        *,
+        stale: NDArray[np.bool_] | None = None,
+    ) -> Iterator[tuple[NDArray[np.intp], NDArray[np.float64]]]:
+        """Fill V (T+1, K) from k = 1 on; yields for each k the keys (m,) that were computed and their Q (m, n).
+
+        Without ``stale`` the other keys' Q is that of k - 1. With it, ``value`` holds an earlier result, which
+        stays valid where neither the key is stale (K,) nor a successor's value has changed.
+        """
+        num_keys = self.rows.num_keys
+        everything = np.arange(num_keys)
+        changed = np.ones(num_keys, bool) if stale is None else np.zeros(num_keys, bool)
+        for k in range(1, len(value)):
+            before = value[k - 1] if stale is None else value[k].copy()
+            if stale is None and k == 1:
+                keys = everything
+            else:
+                keys = self._affected(changed, stale)
+            q = self._backup(keys, value[k - 1])
+            value[k] = before
+            value[k, keys] = q.min(1)
+            changed = value[k] != before
+            yield keys, q
+
+    def _affected(self, changed: NDArray[np.bool_], stale: NDArray[np.bool_] | None) -> NDArray[np.intp]:
+        """Keys that a step has to compute: stale ones, and those from which a changed value can be reached."""
+        rows = self.rows
+        count = int(changed.sum())
+        if count > rows.num_keys // 2:
+            return np.arange(rows.num_keys)
+        affected = np.zeros(rows.num_keys, bool) if stale is None else stale.copy()
+        if count:
+            if self._predecessors is None:
+                self._predecessors = rows.predecessors()
+            affected[rows.key[self._predecessors[np.flatnonzero(changed)].indices]] = True
+        keys = np.flatnonzero(affected)
+        return keys if 2 * len(keys) < rows.num_keys else np.arange(rows.num_keys)
+
+    def _backup(self, keys: NDArray[np.intp], value: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Q (m, n) of some keys, from the V (K,) of one step less."""
+        rows = self.rows
+        q = np.full((len(keys), rows.num_actions), self.unknown)
+        if len(keys) == rows.num_keys:
+            at, start, where, chosen = slice(None), rows.start, rows.cell, slice(None)
+        else:
+            at, _ = spans(rows.row_span, keys)
+            chosen, owner = spans(rows.cell_span, keys)
+            where = owner * rows.num_actions + rows.cell[chosen] % rows.num_actions
+            start = np.cumsum(np.r_[0, rows.found[chosen]])[:-1] if len(chosen) else chosen
+        if len(start):
+            risk = self._expectation(at, np.r_[value, 0.0, 1.0])
+            q.reshape(-1)[where] = self._reply(risk, start, at, chosen)
+        q[rows.gone[keys]] = 0.0
+        return q
+
+    def _expectation(self, at: slice | NDArray[np.intp], value: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Risk (r,) of the rows ``at`` under the worst (or best) law; keeps each row's order while it still holds."""
+        target, mass = self.target[:, at], self.mass[:, at]
+        risk = value[target]
+        if self.side != "mean":
+            ahead, behind = (risk[:-1], risk[1:]) if self.side == "upper" else (risk[1:], risk[:-1])
+            disorder = np.zeros(risk.shape[1], bool)
+            for better, worse in zip(ahead, behind, strict=True):  # faster than any(0) over few successors
+                disorder |= better < worse
+            moved = np.flatnonzero(disorder & self.loose[at])
+            if len(moved):
+                index = moved if isinstance(at, slice) else at[moved]
+                sign = -1.0 if self.side == "upper" else 1.0
+                order = np.argsort(sign * risk[:, moved], axis=0, kind="stable")
+                for array in (self.target, self.lo, self.spread):
+                    array[:, index] = np.take_along_axis(array[:, index], order, axis=0)
+                self.mass[:, index] = robust_mass(self.lo[:, index], self.spread[:, index])
+                mass[:, moved] = self.mass[:, index]
+                risk[:, moved] = np.take_along_axis(risk[:, moved], order, axis=0)
+        return np.einsum("sr,sr->r", mass, risk)
+
+    def _reply(
+        self,
+        risk: NDArray[np.float64],
+        start: NDArray[np.intp],
+        at: slice | NDArray[np.intp],
+        chosen: slice | NDArray[np.intp],
+    ) -> NDArray[np.float64]:
+        """Risk (c,) of each cell under the others' worst (or best) reply above their floors."""
+        free = np.ones(len(start))
+        fixed = 0.0
+        if self.weight is not None:
+            weight = self.weight[at]
+            fixed = np.add.reduceat(weight * risk, start)
+            free -= np.add.reduceat(weight, start)
+            free[free < _ROUNDING] = 0.0
+        if self.side == "mean":
+            return fixed + free * self.unknown
+        extreme = np.maximum if self.side == "upper" else np.minimum
+        reply = extreme.reduceat(risk, start)
+        reply[self.rows.partial[chosen]] = self.unknown
+        return fixed + free * reply

@@ -1,0 +1,168 @@
+"""Risk of one agent as a shield looks it up: values, and prices in whole levels, kept up to date as models learn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from marl_tools.core.transitions import TransitionTable
+from marl_tools.safety.recursion import Sweep
+from marl_tools.safety.rows import AgentRows, Opponents, Side
+
+NEVER = np.iinfo(np.uint16).max
+"""Price that no slack pays."""
+
+_ROUNDING = 1e-12  # a difference of risks below this is floating point, not a price
+
+
+def price_levels(q: NDArray[np.float64], level: float) -> NDArray[np.uint16]:
+    """Prices Q - V of Q values (m, n) in levels, rounded up; 0 stays 0."""
+    price = q - q.min(-1, keepdims=True)
+    levels = np.minimum(np.ceil(price / level), NEVER)
+    return np.where(price <= _ROUNDING, 0, levels).astype(np.uint16)
+
+
+def slack_levels(slack: NDArray[np.float64], level: float) -> NDArray[np.int32]:
+    """Slack in levels, rounded down and never below 0 (nor above what `NEVER` costs)."""
+    return np.clip(np.floor(slack / level), 0, NEVER - 1).astype(np.int32)
+
+
+class RiskTables:
+    """Look-up tables of one agent for k = 0..T steps left; a key's row is its id + 1, row 0 is any key not known yet.
+
+    ``value`` (T+1, C) and ``price`` (T+1, C, n) bound the risk, ``lower`` (T+1, C, n) is the optimistic Q, or None where
+    nothing unknown is ever played, ``mean`` (T+1, C, n) the posterior-mean Q. C leaves room for keys to come.
+    Updates write into the same arrays.
+    """
+
+    def __init__(
+        self, agent: int, num_actions: int, horizon: int, level: float, *, with_lower: bool = True
+    ) -> None:
+        self.agent, self.num_actions, self.horizon, self.level = agent, num_actions, horizon, level
+        sides: tuple[Side, ...] = ("upper", "lower", "mean") if with_lower else ("upper", "mean")
+        self.num_keys = 0
+        self._values = {side: np.empty((horizon + 1, 0)) for side in sides}
+        self.price = np.empty((horizon + 1, 0, num_actions), np.uint16)
+        self.lower = np.empty((horizon + 1, 0, num_actions), np.float32) if with_lower else None
+        self.mean = np.empty((horizon + 1, 0, num_actions), np.float32)
+        self._table: TransitionTable | None = None
+        self._sets: dict[Side, Opponents] = {}
+        self._reserve(0)
+
+    @property
+    def value(self) -> NDArray[np.float64]:
+        return self._values["upper"]
+
+    def rows(self, key_ids: NDArray[np.integer]) -> NDArray[np.intp]:
+        """Rows of key ids; that of the unknown key for -1 and for ids that came after the last update."""
+        rows = np.asarray(key_ids, np.intp) + 1
+        return np.where(rows <= self.num_keys, rows, 0)
+
+    def update(self, table: TransitionTable, floors: Opponents = None, guesses: Opponents = None) -> int:
+        """Bring all up to date with a table; returns how many (key, k) of the upper side were computed.
+
+        Only keys whose own rows or floors changed, and those that lead to a changed value, are computed again. Floors
+        bound the others' behaviour, guesses are their distributions for the posterior mean (uniform by default).
+
+        Raises:
+            ConfigError: too many joint actions, or opponents' arrays of a wrong shape; see `risk_tables`.
+        """
+        self._reserve(table.num_keys)
+        rows = AgentRows(table, self.agent)
+        computed = 0
+        for k, keys, q in self._sweep("upper", rows, floors, self.price):
+            self.price[k, keys] = price_levels(q, self.level)
+            computed += len(keys)
+        if self.lower is not None:
+            for k, keys, q in self._sweep("lower", rows, floors, self.lower):
+                low = q.astype(np.float32)
+                self.lower[k, keys] = np.where(low > q, np.nextafter(low, np.float32(-1)), low)
+        for k, keys, q in self._sweep("mean", rows, guesses, self.mean):
+            self.mean[k, keys] = q
+        self._table, self.num_keys = table, table.num_keys
+        return computed
+
+    def _sweep(
+        self, side: Side, rows: AgentRows, opponents: Opponents, looked_up: NDArray
+    ) -> Iterator[tuple[int, NDArray[np.intp], NDArray[np.float64]]]:
+        """Recompute what is stale: (k, rows (m,) of ``looked_up`` to fill, their Q (m, n))."""
+        known, stale = slice(1, rows.num_keys + 1), None
+        if self._table is not None:
+            stale = _changed_rows(side, self._table, rows.table)
+            stale |= _changed_sets(self._sets[side], opponents, rows.num_keys)
+        self._sets[side] = opponents
+        if stale is not None and not stale.any():
+            return
+        sweep = Sweep(rows, side, opponents)
+        for k, (keys, q) in enumerate(sweep.run(self._values[side][:, known], stale=stale), start=1):
+            if stale is None and k > 1:
+                looked_up[k, known] = looked_up[k - 1, known]
+            yield k, keys + 1, q
+
+    def _reserve(self, num_keys: int) -> None:
+        """Make room for keys; what is not computed yet reads as unknown: risk 1, optimistic risk 0, no price."""
+        rows = self.value.shape[1]
+        if num_keys < rows:
+            return
+        more = max(num_keys + 1 - rows, rows // 2)
+        for side, values in self._values.items():
+            self._values[side] = _extend(values, more, float(side != "lower"))
+        self.price = _extend(self.price, more, 0)
+        self.mean = _extend(self.mean, more, 1)
+        if self.lower is not None:
+            self.lower = _extend(self.lower, more, 0)
+
+
+def _extend(array: NDArray, more: int, fill: float) -> NDArray:
+    """The array with ``more`` rows of ``fill``; 0 at k = 0, where nothing can happen any more."""
+    new = np.full((len(array), more, *array.shape[2:]), fill, array.dtype)
+    new[0] = 0
+    return np.concatenate([array, new], axis=1)
+
+
+def _changed_rows(side: Side, old: TransitionTable, new: TransitionTable) -> NDArray[np.bool_]:
+    """Keys (K,) with a row that is new or differs in what this side reads; all where the old rows are not the first ones."""
+    count = len(old.row_key)
+    changed = np.zeros(new.num_keys, bool)
+    same_rows = (
+        count <= len(new.row_key)
+        and np.array_equal(old.row_key, new.row_key[:count])
+        and np.array_equal(old.row_joint, new.row_joint[:count])
+    )
+    if not same_rows:
+        changed[:] = True
+        return changed
+    width = old.succ.shape[1]
+    if new.succ.shape[1] < width:
+        changed[:] = True
+        return changed
+    differs = (new.succ[:count, width:] >= 0).any(1)
+    bounds = ("mean",) if side == "mean" else ("lo", "hi")
+    for name in ("succ", "violated", "ended", *bounds):
+        before, after = getattr(old, name), getattr(new, name)[:count, :width]
+        differs |= (before != after).reshape(count, -1).any(1)
+    unseen = "mean_unseen" if side == "mean" else "unseen"
+    differs |= getattr(old, unseen) != getattr(new, unseen)[:count]
+    changed[old.row_key[differs]] = True
+    changed[new.row_key[count:]] = True
+    return changed
+
+
+def _changed_sets(old: Opponents, new: Opponents, num_keys: int) -> NDArray[np.bool_]:
+    """Keys (K,) at which a floor of an opponent is not what it was."""
+    changed = np.zeros(num_keys, bool)
+    if old is None and new is None:
+        return changed
+    if old is None or new is None:
+        return ~changed
+    for before, after in zip(old, new, strict=True):
+        if before is None and after is None:
+            continue
+        if before is None or after is None:
+            return np.ones(num_keys, bool)
+        common = min(len(before), len(after))
+        changed[:common] |= (before[:common] != after[:common]).any(1)
+        changed[common:] = True
+    return changed
