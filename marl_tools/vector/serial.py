@@ -101,7 +101,8 @@ class SerialVectorEnv:
         for buffer in self._buffers.values():
             buffer.clear()
         final_infos: list[Infos | None] = [None] * self.num_envs
-        final_keys: list[bytes | None] | None = None if self._keys is None else [None] * self.num_envs
+        no_keys: list[bytes | None] = [None] * self.num_envs
+        final_keys = None if self._keys is None else no_keys
         for index, env in enumerate(self.envs):
             joint = {
                 agent: plays[buffer.name][index][row]
