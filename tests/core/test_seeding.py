@@ -35,7 +35,7 @@ def test_the_mixing_can_be_undone(value):
     assert inverse_mix(_mix(value)) == value
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(run_seed=st.integers(-(2**70), 2**70), first=st.integers(0, 2**31 - 2000))
 def test_no_two_of_any_thousand_episodes_of_any_run_share_a_seed(run_seed, first):
     seeds = {episode_seed(run_seed, first + n) for n in range(1000)}

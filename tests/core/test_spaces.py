@@ -54,7 +54,6 @@ multi_binaries = st.builds(
 playable = st.one_of(discretes, multi_discretes(), multi_binaries, boxes())
 
 
-@settings(deadline=None)
 @given(space=playable, seed=st.integers(0, 2**31 - 1))
 def test_an_action_of_the_env_comes_back_from_the_policys_side(space, seed):
     space.seed(seed)
@@ -70,7 +69,6 @@ def test_an_action_of_the_env_comes_back_from_the_policys_side(space, seed):
         np.testing.assert_allclose(again, action, rtol=1e-5, atol=1e-6 * scale)
 
 
-@settings(deadline=None)
 @given(space=boxes(), values=st.lists(st.floats(-5, 5, width=32), min_size=1, max_size=8))
 def test_whatever_a_policy_puts_out_is_in_the_box(space, values):
     spaces = acting(space)
@@ -308,7 +306,6 @@ any_space = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(any_space)
 def test_a_description_survives_json_and_makes_an_equal_space(space):
     row = json.loads(json.dumps(space_to_json(space)))
@@ -384,7 +381,7 @@ plain = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(space=any_space, data=st.data())
 def test_any_field_may_be_spoilt_and_nothing_but_a_space_or_that_error_comes_of_it(space, data):
     row = space_to_json(space)
