@@ -158,13 +158,15 @@ def run_one(case, recorder, folder):
     env.close()
     stop = time.perf_counter()
     clips = list(Path(folder).glob("*.mp4"))
+    usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     # The terminal step is the last lap; an ordinary one would have taken `usual`.
     return {
         "wall": stop - start,
         "blocked": stop - laps[-2] - usual,
         "close": stop - after_reset,
-        "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        "child": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024,
+        "cpu": sum(used.ru_utime + used.ru_stime for used in usage),
+        "peak": usage[0].ru_maxrss / 1024,
+        "child": usage[1].ru_maxrss / 1024,
         "size": sum(clip.stat().st_size for clip in clips) / 1e6,
         "clips": [str(clip) for clip in clips],
     }
@@ -188,24 +190,25 @@ def measure(case, recorder):
 
 def table(results):
     lines = [
-        "| episode | recorder | added wall time, s | blocked at the end, s (of it `close`) | peak memory above render-only, MB | ffmpeg's peak at most, MB | frames lost | file, MB |",
-        "|---|---|---|---|---|---|---|---|",
+        "| episode | recorder | added wall time, s | added CPU time, s | blocked at the end, s (of it `close`) | peak memory above render-only, MB | ffmpeg's peak at most, MB | frames lost | file, MB |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for case, (size, frames) in CASES.items():
         if case not in results:
             continue
-        base = {key: median(results[case]["render only"], key) for key in ("wall", "blocked", "peak")}
+        base = {key: median(results[case]["render only"], key) for key in ("wall", "cpu", "blocked", "peak")}
         for recorder in RECORDERS[1:]:
             runs = results[case][recorder]
             lost = sorted({run["lost"] for run in runs})
             lines.append(
                 f"| {case} {size}x{size} x {frames} | {recorder} | {median(runs, 'wall') - base['wall']:.2f} "
+                f"| {median(runs, 'cpu') - base['cpu']:.2f} "
                 f"| {median(runs, 'blocked') - base['blocked']:.2f} ({median(runs, 'close'):.2f}) "
                 f"| {median(runs, 'peak') - base['peak']:.0f} | {median(runs, 'child'):.0f} "
                 f"| {'-'.join(map(str, lost))}{'' if all(run['exact'] for run in runs) else ' (not exact)'} "
                 f"| {median(runs, 'size'):.2f} |"
             )
-        lines.append(f"| {case} | render only: {base['wall']:.2f} s, {base['peak']:.0f} MB | | | | | | |")
+        lines.append(f"| {case} | render only: {base['wall']:.2f} s, {base['peak']:.0f} MB | | | | | | | |")
     return "\n".join(lines)
 
 

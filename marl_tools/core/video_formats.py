@@ -24,8 +24,11 @@ class VideoFormat:
 
 
 FORMATS = {
-    # 4:2:0 is what every browser and player takes, and it needs even sides.
-    ".mp4": VideoFormat("mp4", "libx264", "format=yuv420p", options=("-movflags", "+faststart"), even=True),
+    # 4:2:0 is what every browser and player takes, and it needs even sides. Without B-frames the file starts at
+    # time 0 with no edit list, and costs a sixth less work.
+    ".mp4": VideoFormat(
+        "mp4", "libx264", "format=yuv420p", options=("-bf", "0", "-movflags", "+faststart"), even=True
+    ),
     ".webm": VideoFormat(
         "webm",
         "libvpx-vp9",

@@ -1,4 +1,4 @@
-"""Short task names for the parallel environments of mpe2 and PettingZoo.
+"""Short task names for this package's own environments and the parallel ones of mpe2 and PettingZoo.
 
 A task says how its environment is made and what it needs; nothing of it is imported before that.
 """
@@ -93,6 +93,31 @@ def _pettingzoo(
     )
 
 
+def _own(
+    module: str,
+    agents: int,
+    description: str,
+    *,
+    name: str = "",
+    kwargs: Mapping[str, Any] | None = None,
+    n_agents_kwarg: str | None = None,
+) -> Task:
+    """An environment of this package: it reports a cost and a Markov key, and its law can be enumerated."""
+    return Task(
+        name=name or module,
+        id=f"marl_tools/{name or module}-v0",
+        make_env=f"marl_tools.envs.{module}:parallel_env",
+        kwargs=kwargs or {},
+        agents=agents,
+        n_agents_kwarg=n_agents_kwarg,
+        description=description,
+    )
+
+
+def _gridmap(map_name: str, description: str) -> Task:
+    return _own("gridmaps", 2, description, name=f"gridmap_{map_name}", kwargs={"map_name": map_name})
+
+
 # Where the screen is the observation, PettingZoo draws nothing on it without a render mode: no ball, no pistons.
 _DRAWN = {"render_mode": "rgb_array"}
 
@@ -147,6 +172,13 @@ _ALL = (
         packages=("pygame", "Box2D"),
     ),
     _pettingzoo("classic/rps-v2", 2, "rock, paper, scissors, repeated", packages=("pygame",)),
+    _own("crossing", 2, "cars cross an intersection; cost: a crash", n_agents_kwarg="n_agents"),
+    _own("corridor", 2, "walkers on a windy ledge; cost: a fall", n_agents_kwarg="n_agents"),
+    _own("stag_hunt", 2, "two hunters, plants and a stag; cost: mauled alone"),
+    _gridmap("rooms", "two robots swap places between two rooms; cost: a collision"),
+    _gridmap("streets", "two robots swap places in narrow streets; cost: a collision"),
+    _gridmap("warehouse", "two robots swap places among shelves; cost: a collision"),
+    _gridmap("bridges", "two robots swap places over two bridges; cost: a collision"),
 )
 _TASKS = {task.name: task for task in _ALL}
 

@@ -26,7 +26,7 @@ def price_levels(q: NDArray[np.float64], level: float) -> NDArray[np.uint16]:
 
 def slack_levels(slack: NDArray[np.float64], level: float) -> NDArray[np.int32]:
     """Slack in levels, rounded down and never below 0 (nor above what `NEVER` costs)."""
-    return np.clip(np.floor(slack / level), 0, NEVER - 1).astype(np.int32)
+    return np.clip(np.floor(slack / level + 1e-9), 0, NEVER - 1).astype(np.int32)
 
 
 class RiskTables:
@@ -91,8 +91,9 @@ class RiskTables:
         known, stale = slice(1, rows.num_keys + 1), None
         if self._table is not None:
             stale = _changed_rows(side, self._table, rows.table)
-            stale |= _changed_sets(self._sets[side], opponents, rows.num_keys)
-        self._sets[side] = opponents
+            stale |= _changed_sets(self._sets[side], opponents, rows.num_keys, self.agent)
+        # Copied, since an opponent model may go on in the same arrays.
+        self._sets[side] = opponents and [None if one is None else one.copy() for one in opponents]
         if stale is not None and not stale.any():
             return
         sweep = Sweep(rows, side, opponents)
@@ -150,15 +151,15 @@ def _changed_rows(side: Side, old: TransitionTable, new: TransitionTable) -> NDA
     return changed
 
 
-def _changed_sets(old: Opponents, new: Opponents, num_keys: int) -> NDArray[np.bool_]:
-    """Keys (K,) at which a floor of an opponent is not what it was."""
+def _changed_sets(old: Opponents, new: Opponents, num_keys: int, agent: int) -> NDArray[np.bool_]:
+    """Keys (K,) at which a floor of an opponent of ``agent`` is not what it was."""
     changed = np.zeros(num_keys, bool)
     if old is None and new is None:
         return changed
     if old is None or new is None:
         return ~changed
-    for before, after in zip(old, new, strict=True):
-        if before is None and after is None:
+    for other, (before, after) in enumerate(zip(old, new, strict=True)):
+        if other == agent or (before is None and after is None):
             continue
         if before is None or after is None:
             return np.ones(num_keys, bool)

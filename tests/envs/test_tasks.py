@@ -98,7 +98,8 @@ def test_every_installed_mpe2_and_parallel_pettingzoo_environment_is_a_task():
     installed = [name.replace("mpe/", "mpe2/").replace("_v", "-v") for name in mpe_environments]
     # Atari needs game ROMs that no package may ship.
     installed += [name for name in pettingzoo.parallel_registry if not name.startswith("atari/")]
-    assert sorted(installed) == sorted(find_task(name).id for name in task_names())
+    ids = [find_task(name).id for name in task_names()]
+    assert sorted(installed) == sorted(id for id in ids if not id.startswith("marl_tools/"))
 
 
 @given(st.sampled_from(task_names()), st.data())

@@ -1,0 +1,224 @@
+"""The `ParallelEnv` face of a game: one world, with pictures, a Markov key and the exact joint law."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from numpy.typing import NDArray
+from pettingzoo import ParallelEnv
+
+from marl_tools.core.errors import ConfigError, EnvError
+from marl_tools.core.transitions import Key, Outcome
+from marl_tools.core.types import AgentID
+from marl_tools.envs.game import Game
+from marl_tools.envs.render import draw
+
+FPS = 4
+
+
+class EpisodeChance:
+    """A generator that starts each episode on a stream of its own: Philox (Salmon et al. 2011), keyed by the seed."""
+
+    def __init__(self) -> None:
+        self._bits = np.random.Philox(key=0)
+        self._zero = self._bits.state
+        self.generator = np.random.Generator(self._bits)
+
+    def rekey(self, seed: int) -> None:
+        """Go to the start of the stream of ``seed``, from 0 to 2**64 - 1."""
+        self._zero["state"]["key"][0] = seed
+        # Setting the state is ten times faster than building a generator.
+        self._bits.state = self._zero
+
+    def fill(self, uniforms: NDArray[np.float64], seed: int) -> None:
+        """Write the first numbers of the stream of ``seed`` into ``uniforms`` (n,)."""
+        self.rekey(seed)
+        self.generator.random(out=uniforms)
+
+
+class GameEnv(ParallelEnv):
+    """A `Game` as a parallel env that implements `core.transitions.Solvable`.
+
+    ``infos[agent]["cost"]`` is 1.0 in a step in which the agent violates, else 0.0. ``max_cycles`` steps truncate who is
+    left; the clock is no part of `state_key`. The chance of an episode is drawn at `reset`, so that it depends on
+    nothing but the seed.
+
+    Raises:
+        ConfigError: an unknown ``render_mode``.
+        EnvError: in `step`, an action is missing or not one of the agent's.
+    """
+
+    def __init__(self, game: Game, render_mode: str | None = None) -> None:
+        if render_mode not in (None, "rgb_array"):
+            raise ConfigError(
+                f"render_mode={render_mode!r}: {game.name} draws 'rgb_array', or nothing (None)"
+            )
+        self.game = game
+        self.metadata = {
+            "name": game.name,
+            "render_modes": ["rgb_array"],
+            "render_fps": FPS,
+            "is_parallelizable": True,
+        }
+        self.render_mode = render_mode
+        self.max_cycles = game.max_cycles
+        self.possible_agents = list(game.agents)
+        self.agents: list[AgentID] = []
+        self._observation_spaces = {
+            agent: Box(0.0, 1.0, (game.obs_size,), np.float32) for agent in game.agents
+        }
+        self._action_spaces = {agent: Discrete(n) for agent, n in zip(game.agents, game.actions, strict=True)}
+        self._chance = EpisodeChance()
+        self._chance.rekey(int(np.random.SeedSequence().generate_state(1)[0]))
+        self.np_random = self._chance.generator
+        self._overridden: frozenset[AgentID] = frozenset()
+        self._state: NDArray[np.int64] | None = None
+
+    def observation_space(self, agent: AgentID) -> Box:
+        return self._observation_spaces[agent]
+
+    def action_space(self, agent: AgentID) -> Discrete:
+        return self._action_spaces[agent]
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """Start an episode; without a seed its chance follows from the episodes before. ``options`` are ignored."""
+        game = self.game
+        if seed is not None:
+            self._chance.rekey(seed)
+        uniforms = self.np_random.random(game.num_uniforms)[None]
+        starts = len(game.start_dice)
+        self._steps = 0
+        self._state = game.start(game.start_dice.roll(uniforms[:, :starts]))
+        self._uniforms = uniforms[:, starts:].reshape(game.max_cycles, len(game.dice))
+        self._tokens = game.tokens(self._state)[0]
+        self._violated = np.zeros(len(game.agents), bool)
+        self._overridden = frozenset()
+        self.agents = list(game.agents)
+        return self._observe(), {agent: {} for agent in self.agents}
+
+    def step(self, actions: Mapping[AgentID, int]) -> Any:
+        game, acting = self.game, self.agents
+        state = self._require_state()
+        if not acting:
+            return {}, {}, {}, {}, {}
+        chosen = np.array([[self._checked(agent, actions) for agent in game.agents]])
+        result = game.transition(state, chosen, game.dice.roll(self._uniforms[self._steps][None]))
+        self._steps += 1
+        self._state, self._tokens, self._violated = result.state, result.tokens[0], result.violated[0]
+        ended = dict(zip(game.agents, game.ended(result.state)[0].tolist(), strict=True))
+        capped = self._steps >= game.max_cycles
+        rewards = dict(zip(game.agents, result.rewards[0].tolist(), strict=True))
+        costs = dict(zip(game.agents, result.violated[0].tolist(), strict=True))
+        observations = self._observe()
+        self.agents = [] if capped else [agent for agent in acting if not ended[agent]]
+        return (
+            observations,
+            {agent: rewards[agent] for agent in acting},
+            {agent: ended[agent] for agent in acting},
+            {agent: capped and not ended[agent] for agent in acting},
+            {agent: {"cost": float(costs[agent])} for agent in acting},
+        )
+
+    def mark_overrides(self, agents: Collection[AgentID]) -> None:
+        """Ring these agents in the pictures from now on, until the next call or reset: a shield changed their action."""
+        self._overridden = frozenset(agents)
+
+    def render(self) -> NDArray[np.uint8]:
+        """The world as an RGB picture (H, W, 3): walls, hazards, goals, agents as lettered discs, crosses for violations.
+
+        Raises:
+            ConfigError: the env was made without a render mode.
+        """
+        if self.render_mode is None:
+            raise ConfigError(f"{self.game.name} was made without pictures: pass render_mode='rgb_array'")
+        self._require_state()
+        return draw(
+            self.game,
+            self._tokens,
+            violated=self._violated,
+            overridden=[agent in self._overridden for agent in self.game.agents],
+            caption=self._caption(),
+        )
+
+    def close(self) -> None:
+        """Nothing to free; the env can be reset again."""
+
+    def state_key(self) -> Key:
+        """The joint Markov state as bytes: where everybody is, and who has ended. Stays that of the end once over."""
+        return self.game.keys(self._require_state())[0]
+
+    def initial_law(self) -> list[tuple[float, Key]]:
+        """Probability and key of each possible start."""
+        probability, states = self.game.start_law()
+        return list(zip(probability.tolist(), self.game.keys(states), strict=True))
+
+    def joint_law(self, key: Key, choices: Sequence[int]) -> list[Outcome]:
+        """All outcomes of a joint action at a key; see `core.transitions.Solvable`."""
+        return self.joint_laws([key], [choices])[0]
+
+    def joint_laws(
+        self, keys: Sequence[Key], choices: Sequence[Sequence[int]] | NDArray[np.integer]
+    ) -> list[list[Outcome]]:
+        """`joint_law` of many keys (N) and choices (N, A) in one go, which is far faster. `Game.laws` has arrays.
+
+        Raises:
+            ConfigError: a key that is none of this env, or a choice that the agent does not have there.
+        """
+        game, states = self.game, self.game.states(keys)
+        chosen = np.asarray(choices, np.int64)
+        ended = game.ended(states)
+        # An agent that has ended makes the choice "none"; any other would make two rows of one law.
+        wrong = (chosen < 0) | np.where(ended, chosen != game.actions, chosen >= np.array(game.actions))
+        if wrong.any():
+            row, agent = np.argwhere(wrong)[0]
+            allowed = (
+                f"only {game.actions[agent]}, none"
+                if ended[row, agent]
+                else f"0 to {game.actions[agent] - 1}"
+            )
+            raise ConfigError(
+                f"{game.name}: {game.agents[agent]!r} cannot choose {chosen[row, agent]} at key {keys[row]!r}; {allowed}"
+            )
+        laws = game.laws(states, chosen)
+        outcomes: list[list[Outcome]] = [[] for _ in keys]
+        columns = (laws.row, laws.probability, laws.violated, laws.ended)
+        for (row, probability, violated, ended_), after in zip(
+            zip(*(column.tolist() for column in columns), strict=True), game.keys(laws.state), strict=True
+        ):
+            outcomes[row].append(Outcome(probability, after, tuple(violated), tuple(ended_)))
+        return outcomes
+
+    def ended_agents(self, key: Key) -> tuple[bool, ...]:
+        """Which agents have ended at this key and play nothing."""
+        return tuple(self.game.ended(self.game.states([key]))[0].tolist())
+
+    def _observe(self) -> dict[AgentID, NDArray[np.float32]]:
+        rows = dict(zip(self.game.agents, self.game.observe(self._require_state())[0], strict=True))
+        return {agent: rows[agent] for agent in self.agents}
+
+    def _require_state(self) -> NDArray[np.int64]:
+        if self._state is None:
+            raise EnvError(f"{self.game.name} has no episode yet: call reset() first")
+        return self._state
+
+    def _checked(self, agent: AgentID, actions: Mapping[AgentID, int]) -> int:
+        """The agent's action, or 0 where it has ended."""
+        if agent not in self.agents:
+            return 0
+        if agent not in actions:
+            raise EnvError(f"{self.game.name} got no action for live agent {agent!r}")
+        action = int(actions[agent])
+        if not 0 <= action < self._action_spaces[agent].n:
+            raise EnvError(
+                f"{self.game.name}: {agent!r} has no action {action}, only {self._action_spaces[agent]}"
+            )
+        return action
+
+    def _caption(self) -> str:
+        shielded = [
+            self.game.labels[i] for i, agent in enumerate(self.game.agents) if agent in self._overridden
+        ]
+        return f"step {self._steps}" + (f"   shield overrode {', '.join(shielded)}" if shielded else "")
