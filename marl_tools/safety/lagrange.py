@@ -32,30 +32,32 @@ class LagrangeConfig:
     Args:
         cost_limit: allowed mean cost of an episode, per agent.
         dual: how the multiplier follows the cost: "adam" ascent, or "pid".
-        initial: the multiplier at the start.
-        learning_rate: of Adam.
-        gains: proportional, integral and derivative gain of PID.
-        smoothing: weight of the past in PID's moving average of the cost.
+        multiplier_init: the multiplier at the start.
+        multiplier_lr: learning rate of Adam.
+        pid_gains: proportional, integral and derivative gain of PID.
+        pid_smoothing: weight of the past in PID's moving average of the cost.
     """
 
     cost_limit: float = 0.0
     dual: Literal["adam", "pid"] = "adam"
-    initial: float = 0.001
-    learning_rate: float = 0.035
-    gains: tuple[float, float, float] = (0.1, 0.01, 0.01)
-    smoothing: float = 0.95
+    multiplier_init: float = 0.001
+    multiplier_lr: float = 0.035
+    pid_gains: tuple[float, float, float] = (0.1, 0.01, 0.01)
+    pid_smoothing: float = 0.95
 
     def __post_init__(self) -> None:
         if not 0 <= self.cost_limit < math.inf:
             raise ConfigError(f"cost_limit={self.cost_limit}: must be a number of at least 0")
-        if not 0 <= self.initial < math.inf:
-            raise ConfigError(f"initial={self.initial}: a multiplier is a number of at least 0")
-        if not 0 < self.learning_rate < math.inf:
-            raise ConfigError(f"learning_rate={self.learning_rate}: must be a positive number")
-        if min(self.gains) < 0:
-            raise ConfigError(f"gains={self.gains}: none may be negative")
-        if not 0 <= self.smoothing < 1:
-            raise ConfigError(f"smoothing={self.smoothing}: must be at least 0 and below 1")
+        if not 0 <= self.multiplier_init < math.inf:
+            raise ConfigError(
+                f"multiplier_init={self.multiplier_init}: a multiplier is a number of at least 0"
+            )
+        if not 0 < self.multiplier_lr < math.inf:
+            raise ConfigError(f"multiplier_lr={self.multiplier_lr}: must be a positive number")
+        if min(self.pid_gains) < 0:
+            raise ConfigError(f"pid_gains={self.pid_gains}: none may be negative")
+        if not 0 <= self.pid_smoothing < 1:
+            raise ConfigError(f"pid_smoothing={self.pid_smoothing}: must be at least 0 and below 1")
 
 
 class LagrangeConstraint:
@@ -115,10 +117,10 @@ class Multiplier:
 
     def __init__(self, config: LagrangeConfig) -> None:
         self.config = config
-        self.value = config.initial
+        self.value = config.multiplier_init
         self._first = self._second = 0.0
         self._steps = 0
-        self._integral = config.initial
+        self._integral = config.multiplier_init
         self._smooth = math.nan
 
     def update(self, mean_cost: float | None) -> float:
@@ -136,14 +138,14 @@ class Multiplier:
         self._second = _BETAS[1] * self._second + (1 - _BETAS[1]) * gradient**2
         first = self._first / (1 - _BETAS[0] ** self._steps)
         second = self._second / (1 - _BETAS[1] ** self._steps)
-        return max(0.0, self.value + self.config.learning_rate * first / (math.sqrt(second) + _EPSILON))
+        return max(0.0, self.value + self.config.multiplier_lr * first / (math.sqrt(second) + _EPSILON))
 
     def _pid(self, excess: float, cost: float) -> float:
         """Proportional on the excess, integral kept at 0 or above, derivative only while the smoothed cost rises."""
-        proportional, integral, derivative = self.config.gains
+        proportional, integral, derivative = self.config.pid_gains
         self._integral = max(0.0, self._integral + integral * excess)
         before = cost if math.isnan(self._smooth) else self._smooth
-        self._smooth = self.config.smoothing * before + (1 - self.config.smoothing) * cost
+        self._smooth = self.config.pid_smoothing * before + (1 - self.config.pid_smoothing) * cost
         rise = max(0.0, self._smooth - before)
         return max(0.0, proportional * excess + self._integral + derivative * rise)
 

@@ -27,7 +27,7 @@ from marl_tools.models.networks import ActorCritic, NetworkConfig
 from marl_tools.training.batches import FlatRollout, LaneCritic, from_lanes, lane_rows, pad, to_lanes
 from marl_tools.training.ops import ScheduleKind, explained_variance, gae, schedule
 from marl_tools.training.policy import describe_team, strip_prefix
-from marl_tools.training.rollout import Collector, GroupRollout, Rollout
+from marl_tools.training.rollout import Collector, GroupRollout, Guard, Rollout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +103,18 @@ class Constraint(Protocol):
     def state(self) -> dict[str, Any]: ...
 
     def load(self, state: dict[str, Any]) -> None: ...
+
+
+class LearningGuard(Guard, Protocol):
+    """A guard that learns on the way and belongs to the checkpoint."""
+
+    def policies_changed(self) -> None:
+        """The policies have just been updated."""
+        ...
+
+    def state(self) -> NDArray[np.uint8]: ...
+
+    def load(self, state: NDArray[np.uint8]) -> None: ...
 
 
 class Estimate(NamedTuple):
@@ -313,6 +325,7 @@ class IPPO:
         seed: everything random in the trainer and in the envs follows from it.
         total_frames: env steps of the whole run, for the schedules.
         constraint: weighs costs against rewards; None: costs are not looked at.
+        shield: stands between proposals and envs; None: proposals are played.
     """
 
     def __init__(
@@ -323,9 +336,10 @@ class IPPO:
         seed: int,
         total_frames: int,
         constraint: Constraint | None = None,
+        shield: LearningGuard | None = None,
     ) -> None:
         self.envs, self.config, self.total_frames = envs, config, total_frames
-        self.constraint = constraint
+        self.constraint, self.shield = constraint, shield
         self.updates = 0
         self.generator = torch.Generator().manual_seed(seed)
         self.rng = np.random.default_rng(seed)
@@ -349,7 +363,7 @@ class IPPO:
     def collect(self) -> Rollout:
         """The experience of the next update, and the episodes that ended in it."""
         if self._collector is None:
-            self._collector = Collector(self.envs, self.config.rollouts, seed=self._seed)
+            self._collector = Collector(self.envs, self.config.rollouts, seed=self._seed, guard=self.shield)
         return self._collector.collect(self.learners)
 
     def update(self, rollout: Rollout) -> dict[str, dict[str, float]]:
@@ -375,6 +389,8 @@ class IPPO:
             figures[name] = learner.update(
                 batch, advantages, estimates, learning_rate=learning_rate, entropy_coef=entropy_coef
             )
+        if self.shield:
+            self.shield.policies_changed()
         self.updates += 1
         return figures
 
@@ -397,6 +413,8 @@ class IPPO:
             tensors |= {f"{name}/network/{key}": value for key, value in learner.network.state_dict().items()}
             for index, slots in learner.optimiser.state_dict()["state"].items():
                 tensors |= {f"{name}/optimiser/{index}/{slot}": value for slot, value in slots.items()}
+        if self.shield:
+            tensors["shield"] = torch.from_numpy(self.shield.state().copy())
         networks = {name: learner.network for name, learner in self.learners.items()}
         return tensors, {
             **describe_team(self.envs.groups, networks, self.config.network),
@@ -431,6 +449,8 @@ class IPPO:
             learner.optimiser.load_state_dict({**learner.optimiser.state_dict(), "state": slots})
         if self.constraint:
             self.constraint.load(state["constraint"])
+        if self.shield:
+            self.shield.load(tensors["shield"].numpy())
         self.updates = state["updates"]
         self.rng.bit_generator.state = state["rng"]
         self.envs.resume(frames=state["frames"], episodes_started=state["episodes_started"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -36,6 +36,31 @@ class Critic(Protocol):
         ...
 
 
+class Guard(Protocol):
+    """What stands between the policies and the envs; `training.shielding.ShieldedTeam` is one."""
+
+    @property
+    def masks_actions(self) -> bool: ...
+
+    def begin(self, step: VectorStep) -> None:
+        """Take in the first step of the envs."""
+        ...
+
+    def masks(self, step: VectorStep) -> Mapping[str, NDArray[np.bool_]]:
+        """What each group may sample from, (E, A, choices); asked for if `masks_actions`."""
+        ...
+
+    def execute(
+        self, step: VectorStep, proposals: Mapping[str, NDArray[Any]]
+    ) -> tuple[Mapping[str, NDArray[Any]], Sequence[Mapping[str, Any]]]:
+        """The actions to play, and notes for the episode logs."""
+        ...
+
+    def observe(self, step: VectorStep) -> Mapping[str, NDArray[np.float64]]:
+        """What is added to the rewards (E, A) of each group."""
+        ...
+
+
 class GroupRollout:
     """T steps of E envs for the A agents of one group; row (t, e, a) counts only where ``valid``."""
 
@@ -55,17 +80,17 @@ class GroupRollout:
         self._cut: list[tuple[NDArray[np.intp], ...]] = []
         self._cut_obs: list[NDArray[Any]] = []
 
-    def before(self, t: int, step: GroupStep) -> None:
-        """Take in what is acted on at step t."""
+    def before(self, t: int, step: GroupStep, mask: NDArray[np.bool_] | None) -> None:
+        """Take in what is acted on at step t, and what may be sampled."""
         if t == 0:
             self._cut.clear()
             self._cut_obs.clear()
         self.obs[t] = step.obs
         self.valid[t] = step.active
-        if step.action_mask is not None:
+        if mask is not None:
             if self.action_mask is None:
-                self.action_mask = np.ones((*self.valid.shape, step.action_mask.shape[-1]), bool)
-            self.action_mask[t] = step.action_mask
+                self.action_mask = np.ones((*self.valid.shape, mask.shape[-1]), bool)
+            self.action_mask[t] = mask
 
     def after(self, t: int, step: GroupStep) -> None:
         """Take in what step t brought."""
@@ -112,29 +137,37 @@ class Collector:
         NonFiniteError: an observation or a reward is NaN or infinite; env, copy and agent are named.
     """
 
-    def __init__(self, envs: VectorEnv, steps: int, *, seed: int) -> None:
-        self.envs, self.steps = envs, steps
+    def __init__(self, envs: VectorEnv, steps: int, *, seed: int, guard: Guard | None = None) -> None:
+        self.envs, self.steps, self.guard = envs, steps, guard
         self.rollout = Rollout(
             {group.name: GroupRollout(group, steps, envs.num_envs) for group in envs.groups}
         )
         self._last: VectorStep = envs.reset(seed)
         self._check(self._last)
+        if guard:
+            guard.begin(self._last)
 
     def collect(self, actors: Mapping[str, Actor]) -> Rollout:
         """Fill and return the rollout; its arrays are overwritten by the next call."""
         rollout, step = self.rollout, self._last
         rollout.episodes = list(step.episodes)
+        guard = self.guard
         for t in range(self.steps):
-            actions = {}
-            for name, group in rollout.groups.items():
-                now = step.groups[name]
-                group.before(t, now)
-                group.actions[t], group.log_probs[t] = actors[name].act(now.obs, now.action_mask)
-                actions[name] = group.actions[t]
-            step = self.envs.step(actions)
+            masks = guard.masks(step) if guard and guard.masks_actions else {}
+            actions: Mapping[str, NDArray[Any]] = {
+                name: self._act(t, group, step.groups[name], masks.get(name), actors[name])
+                for name, group in rollout.groups.items()
+            }
+            notes = None
+            if guard:
+                actions, notes = guard.execute(step, actions)
+            step = self.envs.step(actions, notes)
             self._check(step)
             for name, group in rollout.groups.items():
                 group.after(t, step.groups[name])
+            if guard:
+                for name, added in guard.observe(step).items():
+                    rollout.groups[name].rewards[t] += added
             rollout.episodes += step.episodes
         for name, group in rollout.groups.items():
             group.last_obs[...] = step.groups[name].obs
@@ -142,6 +175,15 @@ class Collector:
         step.episodes = []
         self._last = step
         return rollout
+
+    def _act(
+        self, t: int, group: GroupRollout, now: GroupStep, mask: NDArray[np.bool_] | None, actor: Actor
+    ) -> NDArray[Any]:
+        """Sample a group's actions, kept with their log-probabilities: what is learned from is the proposal."""
+        mask = now.action_mask if mask is None else mask
+        group.before(t, now, mask)
+        group.actions[t], group.log_probs[t] = actor.act(now.obs, mask)
+        return group.actions[t]
 
     def _check(self, step: VectorStep) -> None:
         for group in self.envs.groups:

@@ -6,7 +6,7 @@ During training it decides, counts what happened, and keeps the shield's tables 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from marl_tools.core.errors import ConfigError
 from marl_tools.core.spaces import AgentGroup
-from marl_tools.core.transitions import Key
+from marl_tools.core.transitions import Key, TransitionTable
 from marl_tools.core.types import AgentID, VectorStep
 from marl_tools.models.opponent import OpponentModel
 from marl_tools.models.world import WorldModel
@@ -34,8 +34,8 @@ class ShieldedTeam:
         config: the shield's settings.
         num_envs: copies of the env.
         env_name: kept with the models, so that those of another env are refused.
-        support: the possible outcomes of each joint action, where the env declares them; see `WorldModel`.
-        starts: with ``support``, the keys at which episodes start: all rows are then declared at once.
+        support: which outcomes are possible, ``(keys, table)`` of all rows, where the env declares it; see `WorldModel`.
+        law: the true law over the same keys, for an oracle that learns no world model.
         gamma: discount of the trainer, for potential-based shaping.
 
     Raises:
@@ -50,24 +50,22 @@ class ShieldedTeam:
         *,
         num_envs: int,
         env_name: str,
-        support: Callable[..., Any] | None = None,
-        starts: Sequence[Key] = (),
+        support: tuple[Sequence[Key], TransitionTable] | None = None,
+        law: TransitionTable | None = None,
         gamma: float = 0.99,
     ) -> None:
         self.groups, self.agents, self.config = tuple(groups), tuple(agents), config
         self.env_name, self.gamma = env_name, gamma
         self.actions = team_actions(groups, agents)
-        # Half of delta for each model; where the others' floors rest on nothing learned, all is the world's.
-        share = 0.5 if config.opponent_mode == "monotone_floor" else 1.0
-        # Every agent's own bound must hold together with the others'.
-        self._world_delta = config.credible_delta * share / len(self.agents)
-        opponent_delta = config.credible_delta * 0.5
+        # Half of delta for each model; where the others' floors rest on nothing learned, all is the world's. It is not
+        # split over agents: one table of credible sets serves them all, and it is right for all of them at once.
+        half = config.credible_delta / 2
+        self._world_delta = half if config.opponent_mode == "monotone_floor" else config.credible_delta
+        self._law = law
         self.world = WorldModel(self.actions, env_name=env_name, support=support)
-        if starts:
-            self.world.declare(starts)
-        self.opponents = OpponentModel(
-            self.actions, opponent_delta, mode=config.opponent_mode, env_name=env_name
-        )
+        if law is not None and support is None:
+            raise ConfigError("a known law comes with its keys: pass support=(keys, table) as well")
+        self.opponents = OpponentModel(self.actions, half, mode=config.opponent_mode, env_name=env_name)
         self.shield = TeamShield(self.agents, self.actions, config, num_envs=num_envs)
         self._columns = {group.name: [self.agents.index(agent) for agent in group.agents] for group in groups}
         self._ended = np.zeros((num_envs, len(self.agents)), bool)
@@ -156,7 +154,9 @@ class ShieldedTeam:
     def refresh(self) -> None:
         """Bring the tables up to date with both models."""
         size = len(self.world.keys)
-        table = self.world.table(self._world_delta, schedule=self.config.credible_schedule)
+        table = self._law
+        if table is None:
+            table = self.world.table(self._world_delta, schedule=self.config.credible_schedule)
         count = range(len(self.agents))
         floors = None
         if self.config.opponent_mode != "worst_case":
@@ -184,12 +184,10 @@ class ShieldedTeam:
             self.refresh()
 
     def figures(self) -> dict[str, Any]:
-        """For ``updates.jsonl``: how much is known, and the share of blocks that the posterior mean calls needless."""
-        return {
-            "keys": len(self.world.keys),
-            "rows": self.world.num_rows,
-            "false_block_rate": self.false_blocks / self.blocks if self.blocks else None,
-        }
+        """What is known, and the share of blocks since the last call that the posterior mean calls needless."""
+        rate = self.false_blocks / self.blocks if self.blocks else None
+        self.blocks = self.false_blocks = 0
+        return {"keys": len(self.world.keys), "rows": self.world.num_rows, "false_block_rate": rate}
 
     def state(self) -> NDArray[np.uint8]:
         """Models and shield, exactly, as the bytes of an npz file without pickles."""
@@ -206,7 +204,7 @@ class ShieldedTeam:
         )
         return np.frombuffer(buffer.getvalue(), np.uint8)
 
-    def load(self, state: NDArray[np.uint8], *, support: Callable[..., Any] | None = None) -> None:
+    def load(self, state: NDArray[np.uint8]) -> None:
         """Go on from `state`.
 
         Raises:
@@ -218,9 +216,7 @@ class ShieldedTeam:
         for name, array in named.items():
             part, _, rest = name.partition("/")
             parts[part][rest] = array
-        self.world = WorldModel.from_state(
-            parts["world"], self.actions, env_name=self.env_name, support=support
-        )
+        self.world = WorldModel.from_state(parts["world"], self.actions, env_name=self.env_name)
         self.opponents = OpponentModel.from_state(
             parts["opponents"],
             self.actions,

@@ -18,8 +18,8 @@ COSTS = [3.0, 0.0, 5.5, 1.0, 1.0, 0.2, 8.0, 0.0, 0.0]
 def test_adam_follows_torch_s_adam_ascending_with_projection() -> None:
     config = LagrangeConfig(cost_limit=1.0)
     multiplier = Multiplier(config)
-    lam = torch.nn.Parameter(torch.tensor(config.initial, dtype=torch.float64))
-    optimiser = torch.optim.Adam([lam], lr=config.learning_rate)
+    lam = torch.nn.Parameter(torch.tensor(config.multiplier_init, dtype=torch.float64))
+    optimiser = torch.optim.Adam([lam], lr=config.multiplier_lr)
     for cost in COSTS:
         optimiser.zero_grad()
         (-lam * (cost - config.cost_limit)).backward()
@@ -29,7 +29,9 @@ def test_adam_follows_torch_s_adam_ascending_with_projection() -> None:
 
 
 def test_pid_is_proportional_integral_and_rising_derivative() -> None:
-    config = LagrangeConfig(cost_limit=1.0, dual="pid", initial=0.0, gains=(0.5, 0.1, 0.2), smoothing=0.5)
+    config = LagrangeConfig(
+        cost_limit=1.0, dual="pid", multiplier_init=0.0, pid_gains=(0.5, 0.1, 0.2), pid_smoothing=0.5
+    )
     multiplier = Multiplier(config)
     integral, smooth = 0.0, COSTS[0]
     for cost in COSTS:
@@ -131,10 +133,10 @@ def test_a_saved_constraint_goes_on_exactly() -> None:
     [
         {"cost_limit": -1.0},
         {"cost_limit": math.inf},
-        {"initial": -0.1},
-        {"learning_rate": 0.0},
-        {"gains": (0.1, -1.0, 0.0)},
-        {"smoothing": 1.0},
+        {"multiplier_init": -0.1},
+        {"multiplier_lr": 0.0},
+        {"pid_gains": (0.1, -1.0, 0.0)},
+        {"pid_smoothing": 1.0},
     ],
 )
 def test_settings_that_cannot_work_are_named(wrong) -> None:
