@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from marl_tools import __version__
+from marl_tools.core.checks import at_least
 from marl_tools.core.errors import (
     ConfigError,
     CorruptFileError,
@@ -206,6 +207,7 @@ def _evaluate(args: list[str]) -> None:
 
 def _record(args: list[str]) -> None:
     call: RecordArgs = _parse(RecordArgs, args, "record")
+    at_least(1)("--episodes", call.episodes)
     config = _trusted_config(call.run, call.trust, call.seed)
     policy = load_policy(call.run, deterministic=call.deterministic)
     folder = call.out or call.run / "videos"

@@ -87,6 +87,7 @@ class RunConfig:
         threads: torch threads; 1 is fastest for small networks.
         use_wandb: send episodes, updates and clips to wandb as well.
         wandb_mode: "offline" needs neither account nor network.
+        wandb_id: the run's id there; None: one that its run folder keeps.
         experiment_tag: groups runs in wandb and begins the default folder's name.
         ippo_version: generation of the trainer.
         safety: max_risk and the shield's settings of a base config, kept for the record.
@@ -114,6 +115,7 @@ class RunConfig:
     threads: int = 1
     use_wandb: bool = False
     wandb_mode: Literal["offline", "online", "disabled"] = "offline"
+    wandb_id: tyro.conf.Suppress[str | None] = None
     experiment_tag: str = ""
     ippo_version: Literal["v0"] = "v0"
     safety: tyro.conf.Suppress[Mapping[str, Any]] = field(default_factory=dict)
@@ -212,6 +214,9 @@ class RunConfig:
         Raises:
             ConfigError: a key that is neither of that function nor a setting of a run.
         """
+        for theirs, ours in _RENAMED.items():
+            if theirs in base and ours in base:
+                raise ConfigError(f"{theirs} and {ours} are the same setting: give one of them")
         settings = {_RENAMED.get(name, name): value for name, value in base.items() if name not in _SAFETY}
         settings["safety"] = {name: base[name] for name in _SAFETY if name in base}
         config = cls.from_flat(settings)
@@ -235,7 +240,9 @@ class RunConfig:
             raise ConfigError(f"cannot read the config file {path}: {error.strerror}") from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise CorruptFileError(f"{path} is not TOML: {error}") from error
-        return cls.from_base(settings | overrides)
+        # An override also replaces the setting under its other name.
+        kept = {name: value for name, value in settings.items() if _RENAMED.get(name) not in overrides}
+        return cls.from_base(kept | overrides)
 
     def runs(self) -> list[RunConfig]:
         """The single runs: itself, or one a seed in ``out/run-<i>``."""
@@ -249,8 +256,8 @@ class RunConfig:
     def to_base(self) -> dict[str, Any]:
         """The flat settings under the names of a base config, for `core.wandb.start_run`."""
         names = {ours: theirs for theirs, ours in _RENAMED.items()}
-        flat = {names.get(name, name): value for name, value in self.to_flat().items()}
-        return {**flat, **flat.pop("safety")}
+        flat = {names.get(name, name): value for name, value in self.to_flat().items() if name != "safety"}
+        return {**flat, **self.safety}
 
 
 def check_trust(config: RunConfig, trusted: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import platform
+import secrets
 import signal
 import threading
 import time
@@ -122,6 +123,8 @@ class _Run:
     """The state of one run while it goes on."""
 
     def __init__(self, config: RunConfig, folder: Path) -> None:
+        if config.use_wandb and config.wandb_id is None:
+            config = dataclasses.replace(config, wandb_id=secrets.token_hex(4))
         self.config, self.folder = config, folder
         self.factory = config.factory()
         self.history = History()
@@ -138,11 +141,14 @@ class _Run:
             config.check_team(tuple(agent for group in envs.groups for agent in group.agents))
             trainer = IPPO(envs, config.ippo, seed=config.seed, total_frames=config.timesteps)
             if checkpoint:
-                if checkpoint[1]["frames"] >= config.timesteps:
+                done = folder / "done.json"
+                # Without it the run was stopped after its last update: its evaluation and film are missing.
+                if checkpoint[1]["frames"] >= config.timesteps and done.exists():
                     raise ConfigError(
                         f"{folder} is complete at {checkpoint[1]['frames']} env steps: give more --timesteps to go on"
                     )
                 trainer.load(*checkpoint)
+                done.unlink(missing_ok=True)
             self._write_settings()
             self.tracker = wandb.start_run("ippo", 0, config.to_base(), {"wandb_dir": folder})
             try:
@@ -165,17 +171,20 @@ class _Run:
             Progress(config.task.name, config.timesteps, start=envs.frames) as progress,
             _terminate_like_ctrl_c(),
         ):
+            episodes: list[EpisodeLog] = []
+
+            def keep(episode: EpisodeLog) -> None:
+                episode = dataclasses.replace(episode, update=trainer.updates)
+                episode_lines.append(episode.to_json())
+                episodes.append(episode)
+                self.history.add(episode)
+
             try:
                 while envs.frames < config.timesteps:
                     started = time.perf_counter()
-                    rollout = trainer.collect()
+                    episodes.clear()
+                    rollout = trainer.collect(keep)
                     collected = time.perf_counter()
-                    episodes = [
-                        dataclasses.replace(log_, update=trainer.updates) for log_ in rollout.episodes
-                    ]
-                    for episode in episodes:
-                        episode_lines.append(episode.to_json())
-                    self.history.extend(episodes)
                     figures = trainer.update(rollout)
                     row = {
                         "update": trainer.updates - 1,
@@ -251,7 +260,10 @@ class _Run:
         save_checkpoint(self.folder / "checkpoints" / "latest.safetensors", *trainer.state())
 
     def _write_settings(self) -> None:
-        create_dir(self.folder)
+        try:
+            create_dir(self.folder)
+        except OSError as error:
+            raise ConfigError(f"cannot make the run folder {self.folder}: {error.strerror}") from error
         save_to_file(self.config.to_flat(), self.folder, "config.json")
         versions = {"python": platform.python_version(), "platform": platform.platform()}
         for package in _PACKAGES:
