@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from marl_tools.core.errors import ConfigError
 from marl_tools.core.types import AgentID, EpisodeLog
 
+Dual = Literal["adam", "pid"]
+
 MIN_EPISODES = 10
 """Finished episodes that a dual step looks at, at least."""
 
@@ -31,7 +33,6 @@ class LagrangeConfig:
 
     Args:
         cost_limit: allowed mean cost of an episode, per agent.
-        dual: how the multiplier follows the cost: "adam" ascent, or "pid".
         multiplier_init: the multiplier at the start.
         multiplier_lr: learning rate of Adam.
         pid_gains: proportional, integral and derivative gain of PID.
@@ -39,7 +40,6 @@ class LagrangeConfig:
     """
 
     cost_limit: float = 0.0
-    dual: Literal["adam", "pid"] = "adam"
     multiplier_init: float = 0.001
     multiplier_lr: float = 0.035
     pid_gains: tuple[float, float, float] = (0.1, 0.01, 0.01)
@@ -61,11 +61,11 @@ class LagrangeConfig:
 
 
 class LagrangeConstraint:
-    """A multiplier for each agent, as the trainer asks for it."""
+    """A multiplier for each agent, as the trainer asks for it; ``dual`` says how they follow the costs."""
 
-    def __init__(self, agents: Sequence[AgentID], config: LagrangeConfig) -> None:
+    def __init__(self, agents: Sequence[AgentID], config: LagrangeConfig, dual: Dual = "adam") -> None:
         self.config = config
-        self.multipliers = {agent: Multiplier(config) for agent in agents}
+        self.multipliers = {agent: Multiplier(config, dual) for agent in agents}
         self._recent: dict[AgentID, list[float]] = {agent: [] for agent in agents}
 
     def update(self, episodes: Sequence[EpisodeLog]) -> None:
@@ -113,10 +113,10 @@ class LagrangeConstraint:
 
 
 class Multiplier:
-    """One agent's Lagrange multiplier, never negative."""
+    """One agent's Lagrange multiplier, never negative: by Adam's ascent, or by PID."""
 
-    def __init__(self, config: LagrangeConfig) -> None:
-        self.config = config
+    def __init__(self, config: LagrangeConfig, dual: Dual = "adam") -> None:
+        self.config, self.dual = config, dual
         self.value = config.multiplier_init
         self._first = self._second = 0.0
         self._steps = 0
@@ -128,7 +128,7 @@ class Multiplier:
         if mean_cost is None or math.isnan(mean_cost):
             return self.value
         excess = mean_cost - self.config.cost_limit
-        self.value = self._adam(excess) if self.config.dual == "adam" else self._pid(excess, mean_cost)
+        self.value = self._adam(excess) if self.dual == "adam" else self._pid(excess, mean_cost)
         return self.value
 
     def _adam(self, gradient: float) -> float:

@@ -29,10 +29,8 @@ def test_adam_follows_torch_s_adam_ascending_with_projection() -> None:
 
 
 def test_pid_is_proportional_integral_and_rising_derivative() -> None:
-    config = LagrangeConfig(
-        cost_limit=1.0, dual="pid", multiplier_init=0.0, pid_gains=(0.5, 0.1, 0.2), pid_smoothing=0.5
-    )
-    multiplier = Multiplier(config)
+    config = LagrangeConfig(cost_limit=1.0, multiplier_init=0.0, pid_gains=(0.5, 0.1, 0.2), pid_smoothing=0.5)
+    multiplier = Multiplier(config, "pid")
     integral, smooth = 0.0, COSTS[0]
     for cost in COSTS:
         integral = max(0.0, integral + 0.1 * (cost - 1.0))
@@ -44,7 +42,7 @@ def test_pid_is_proportional_integral_and_rising_derivative() -> None:
 @pytest.mark.parametrize("dual", ["adam", "pid"])
 @pytest.mark.parametrize("nothing", [None, math.nan])
 def test_without_finished_episodes_the_step_is_skipped_and_the_state_stays(dual, nothing) -> None:
-    multiplier = Multiplier(LagrangeConfig(dual=dual))
+    multiplier = Multiplier(LagrangeConfig(), dual)
     multiplier.update(2.0)
     before = multiplier.state()
     multiplier.update(nothing)
@@ -54,9 +52,9 @@ def test_without_finished_episodes_the_step_is_skipped_and_the_state_stays(dual,
 @pytest.mark.parametrize("dual", ["adam", "pid"])
 @given(costs=st.lists(st.floats(0, 50), max_size=30), limit=st.floats(0, 5))
 def test_a_multiplier_never_falls_below_0_and_rises_while_the_limit_is_broken(dual, costs, limit) -> None:
-    multiplier = Multiplier(LagrangeConfig(dual=dual, cost_limit=limit))
+    multiplier = Multiplier(LagrangeConfig(cost_limit=limit), dual)
     assert all(multiplier.update(cost) >= 0.0 for cost in costs)
-    fresh = Multiplier(LagrangeConfig(dual=dual, cost_limit=limit))
+    fresh = Multiplier(LagrangeConfig(cost_limit=limit), dual)
     values = [fresh.update(limit + 1.0) for _ in range(20)]
     assert values == sorted(values)
     assert values[-1] > values[0]
@@ -64,11 +62,11 @@ def test_a_multiplier_never_falls_below_0_and_rises_while_the_limit_is_broken(du
 
 @pytest.mark.parametrize("dual", ["adam", "pid"])
 def test_a_saved_multiplier_goes_on_exactly(dual) -> None:
-    whole, first = Multiplier(LagrangeConfig(dual=dual)), Multiplier(LagrangeConfig(dual=dual))
+    whole, first = Multiplier(LagrangeConfig(), dual), Multiplier(LagrangeConfig(), dual)
     for cost in COSTS[:4]:
         whole.update(cost)
         first.update(cost)
-    second = Multiplier(LagrangeConfig(dual=dual))
+    second = Multiplier(LagrangeConfig(), dual)
     second.load(first.state())
     for cost in COSTS[4:]:
         assert second.update(cost) == whole.update(cost)
@@ -118,10 +116,10 @@ def test_interrupted_episodes_and_unknown_agents_do_not_count() -> None:
 
 
 def test_a_saved_constraint_goes_on_exactly() -> None:
-    whole, part = (LagrangeConstraint(["a", "b"], LagrangeConfig(dual="pid")) for _ in range(2))
+    whole, part = (LagrangeConstraint(["a", "b"], LagrangeConfig(), "pid") for _ in range(2))
     for constraint in (whole, part):
         constraint.update([log({"a": 3.0, "b": 0.0})])
-    resumed = LagrangeConstraint(["a", "b"], LagrangeConfig(dual="pid"))
+    resumed = LagrangeConstraint(["a", "b"], LagrangeConfig(), "pid")
     resumed.load(json.loads(json.dumps(part.state())))
     for constraint in (whole, resumed):
         constraint.update([log({"a": 1.0, "b": 2.0})])
