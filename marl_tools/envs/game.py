@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import permutations
 from typing import NamedTuple
 
 import numpy as np
@@ -225,8 +226,6 @@ class Game(ABC):
 
 def order_die(agents: int) -> tuple[list[float], Ints]:
     """A die for the order in which agents may enter contested cells, and the priorities (sides, agents) of each side."""
-    from itertools import permutations
-
     orders = np.array(list(permutations(range(agents))), np.int64)
     return [1.0 / len(orders)] * len(orders), orders
 

@@ -60,7 +60,7 @@ def draw(
                 ends = (x - reach, y - side * reach, x + reach, y + side * reach)
                 pen.line(ends, fill=_ALARM, width=width)
     pen.text((6, picture.height - 11), caption, fill=_INK, font=_font(13), anchor="lm")
-    return np.asarray(picture)
+    return np.array(picture)
 
 
 def _cell_size(game: Game) -> int:
@@ -99,7 +99,7 @@ def _background(game: Game, size: int) -> NDArray[np.uint8]:
         box = (x + inset, y + inset, x + size - inset, y + size - inset)
         pen.rectangle(box, outline=_AGENTS[agent], width=max(2, size // 14))
         _letter(pen, x + size / 2, y + size / 2, game.labels[agent].lower(), _AGENTS[agent], size * 0.5)
-    return np.asarray(picture)
+    return np.array(picture)
 
 
 def _disc(pen: Any, x: float, y: float, radius: float, colour: str) -> None:

@@ -12,17 +12,18 @@ from marl_tools.core.errors import ConfigError
 from marl_tools.core.transitions import Key
 
 
-def origin(env_name: str, actions: Sequence[int]) -> dict[str, NDArray[Any]]:
+def origin(kind: str, env_name: str, actions: Sequence[int]) -> dict[str, NDArray[Any]]:
     """What a state must agree on with the env that it is loaded for."""
-    return {"env_name": np.array(env_name), "actions": np.array(actions, np.int64)}
+    return {"kind": np.array(kind), "env_name": np.array(env_name), "actions": np.array(actions, np.int64)}
 
 
-def check_origin(kind: str, ours: Mapping[str, NDArray[Any]], theirs: Mapping[str, NDArray[Any]]) -> None:
-    """Refuse the state of another env.
+def check_origin(ours: Mapping[str, NDArray[Any]], theirs: Mapping[str, NDArray[Any]]) -> None:
+    """Refuse the state of something else.
 
     Raises:
-        ConfigError: the env's name or the agents' numbers of actions differ, or the state is none of this kind.
+        ConfigError: the kind of model, the env's name, the agents' numbers of actions or another setting differs.
     """
+    kind = str(ours["kind"])
     for name, value in ours.items():
         if name not in theirs:
             raise ConfigError(
@@ -30,8 +31,8 @@ def check_origin(kind: str, ours: Mapping[str, NDArray[Any]], theirs: Mapping[st
             )
         if not np.array_equal(value, theirs[name]):
             raise ConfigError(
-                f"the {kind} was learned with {name} {theirs[name].tolist()!r} and cannot be used with "
-                f"{name} {value.tolist()!r}: load it for the env that it was learned in, or start a new one."
+                f"{kind} of env {str(ours['env_name'])!r}: the state has {name} {theirs[name].tolist()!r}, "
+                f"here it is {value.tolist()!r}. Load the state that was learned with it, or start a new model."
             )
 
 

@@ -171,12 +171,13 @@ class Topology:
             wrong |= self.rows.known[row] + np.bincount(row)[row] > most
         if wrong.any():
             i = int(np.argmax(wrong))
-            choices = tuple(joint_choices(self.actions, np.array(self.rows.joint[row[i]])).tolist())
+            key, joint = self.keys[self.rows.key[row[i]]], self.rows.joint[row[i]]
+            choices = joint_choices(self.actions, np.array(joint)).tolist()
+            violated, ended = ((bits[i] & self._bit > 0).tolist() for bits in (new.violated, new.ended))
             rule = "its declared support" if self.rows.declared[row[i]] else f"max_successors={most}"
             raise ConfigError(
-                f"{self._at(self.keys[self.rows.key[row[i]]], choices)} led to key {self.keys[int(new.succ[i])]!r} "
-                f"(violated {int(new.violated[i]):b}, ended {int(new.ended[i]):b}, one bit an agent), which "
-                f"{rule} excludes: mend the declaration, or leave it out."
+                f"{self._at(key, choices)} led to key {self.keys[int(new.succ[i])]!r} with violated {violated} and "
+                f"ended {ended}, which {rule} excludes: mend the declaration, or leave it out."
             )
 
     def _at(self, key: Key, choices: Sequence[int]) -> str:

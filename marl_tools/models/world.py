@@ -196,7 +196,7 @@ class WorldModel:
         Raises:
             ConfigError: the model is of another env, or does not declare the same rows.
         """
-        check_origin("world model", self._origin(), other._origin())
+        check_origin(self._origin(), other._origin())
         known, rows, theirs, size = self._known, self._known.rows, other._known.rows, other.num_rows
         ids = self.key_ids(other.keys, create=True)
         pairs = zip(ids[theirs.key[:size]].tolist(), theirs.joint[:size].tolist(), strict=True)
@@ -239,7 +239,7 @@ class WorldModel:
                 ``support`` is missing.
         """
         model = cls(actions, env_name=env_name, support=support)
-        check_origin("world model", model._origin(), state)
+        check_origin(model._origin(), state)
         known, rows = model._known, model._known.rows
         known.closed, known.max_successors = bool(state["closed"]), int(state["max_successors"]) or None
         if support is None and not known.closed and state["row_declared"].any():
@@ -259,4 +259,4 @@ class WorldModel:
         return model
 
     def _origin(self) -> dict[str, NDArray[Any]]:
-        return origin(self.env_name, self.actions)
+        return origin("world model", self.env_name, self.actions)

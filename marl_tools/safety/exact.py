@@ -1,4 +1,4 @@
-"""Ground truth for envs whose joint law can be enumerated: the exact table, and exact violation probabilities of policies."""
+"""Ground truth on enumerable envs: exact violation probabilities of policies, shielded or not, and the worst there are."""
 
 from __future__ import annotations
 
@@ -10,23 +10,13 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from marl_tools.core.errors import ConfigError
-from marl_tools.core.transitions import Key, Solvable, TransitionTable, joint_index
-from marl_tools.core.types import AgentID
+from marl_tools.core.transitions import joint_index
 from marl_tools.safety.config import LEVELS
+from marl_tools.safety.enumeration import ExactModel, solve
 from marl_tools.safety.rows import AgentRows, Opponents
 from marl_tools.safety.rule import AgentShield
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExactModel:
-    """All K keys that can be reached from a start, with the true joint law (``lo == hi``, nothing unseen)."""
-
-    agents: tuple[AgentID, ...]
-    keys: list[Key]
-    initial: NDArray[np.float64]  # (K,) probability of starting there
-    ended: NDArray[np.bool_]  # (K, A)
-    table: TransitionTable
+__all__ = ["ExactModel", "ViolationCurve", "solve", "violation_probability", "worst_case"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,44 +25,6 @@ class ViolationCurve:
 
     agents: NDArray[np.float64]  # (T+1, A)
     team: NDArray[np.float64]  # (T+1,) of any agent
-
-
-def solve(env: Solvable, *, max_keys: int = 100_000) -> ExactModel:
-    """Enumerate an env's joint law.
-
-    Raises:
-        ConfigError: more than ``max_keys`` keys can be reached.
-    """
-    agents = tuple(env.possible_agents)
-    actions = tuple(int(env.action_space(agent).n) for agent in agents)
-    ids: dict[Key, int] = {}
-    start = [(probability, ids.setdefault(key, len(ids))) for probability, key in env.initial_law()]
-    ended: list[tuple[bool, ...]] = []
-    rows: list[tuple[int, tuple[int, ...], list]] = []
-    keys = list(ids)
-    # `keys` grows while it is walked: breadth first.
-    for key in keys:
-        gone = env.ended_agents(key)
-        ended.append(gone)
-        if all(gone):
-            continue
-        for choices in product(*([n] if out else range(n) for n, out in zip(actions, gone, strict=True))):
-            outcomes = env.joint_law(key, choices)
-            rows.append((ids[key], choices, outcomes))
-            for outcome in outcomes:
-                if outcome.key not in ids:
-                    ids[outcome.key] = len(ids)
-                    keys.append(outcome.key)
-        if len(ids) > max_keys:
-            raise ConfigError(
-                f"more than {max_keys} keys can be reached: raise max_keys, or take a smaller environment."
-            )
-    initial = np.zeros(len(keys))
-    for probability, key_id in start:
-        initial[key_id] += probability
-    return ExactModel(
-        agents=agents, keys=keys, initial=initial, ended=np.array(ended), table=_table(actions, rows, ids)
-    )
 
 
 def violation_probability(
@@ -180,37 +132,6 @@ def worst_case(
         risk = new
     keys = np.arange(rows.num_keys)
     return risk[keys, shield.start(keys)[0]]
-
-
-def _table(
-    actions: tuple[int, ...], rows: list[tuple[int, tuple[int, ...], list]], ids: dict[Key, int]
-) -> TransitionTable:
-    shape = (len(rows), max((len(outcomes) for _, _, outcomes in rows), default=1))
-    succ = np.full(shape, -1, np.int32)
-    violated, ended = np.zeros((2, *shape, len(actions)), bool)
-    law = np.zeros(shape)
-    for row, (_, _, outcomes) in enumerate(rows):
-        for slot, outcome in enumerate(outcomes):
-            succ[row, slot], law[row, slot] = ids[outcome.key], outcome.probability
-            violated[row, slot] = outcome.violated
-            ended[row, slot] = outcome.ended
-    ended &= ~violated
-    return TransitionTable(
-        actions=actions,
-        num_keys=len(ids),
-        row_key=np.array([key for key, _, _ in rows], np.int32),
-        row_joint=joint_index(
-            actions, np.array([choices for _, choices, _ in rows]).reshape(-1, len(actions))
-        ),
-        succ=succ,
-        violated=violated,
-        ended=ended,
-        lo=law,
-        hi=law,
-        unseen=np.zeros(len(rows)),
-        mean=law,
-        mean_unseen=np.zeros(len(rows)),
-    )
 
 
 def _width(actions: Sequence[int]) -> int:

@@ -9,9 +9,8 @@ References:
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -28,6 +27,8 @@ from marl_tools.training.batches import FlatRollout, LaneCritic, from_lanes, lan
 from marl_tools.training.ops import ScheduleKind, explained_variance, gae, schedule
 from marl_tools.training.policy import describe_team, strip_prefix
 from marl_tools.training.rollout import Collector, GroupRollout, Guard, Rollout
+
+_REMEDY = "Lower the learning rate, or look for huge rewards"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,6 +264,8 @@ class GroupLearner:
         share = weights / weights.sum(1, keepdim=True).clamp(min=1)
         params, values = network(flat.obs[index], None if flat.mask is None else flat.mask[index])
         log_ratio = network.distribution.log_prob(params, flat.actions[index]) - flat.log_probs[index]
+        # Padding is a row of some other agent: its ratio may overflow, and 0 times infinity is NaN.
+        log_ratio = log_ratio.masked_fill(weights == 0, 0.0)
         ratio = log_ratio.exp()
         advantages = flat.advantages[index]
         if config.normalise_advantages:
@@ -302,6 +305,11 @@ class GroupLearner:
         """Scale each lane's gradient to at most ``max_grad_norm``; returns the mean norm before."""
         grads = [p.grad.view(self.lanes, -1) for p in self.network.parameters() if p.grad is not None]
         norms = torch.stack([grad.square().sum(1) for grad in grads]).sum(0).sqrt()
+        if not torch.isfinite(norms).all():
+            lane = int((~torch.isfinite(norms)).nonzero()[0])
+            who = self.group.agents[lane] if self.lanes > 1 else self.group.name
+            # Before the optimiser's step, so that what is saved now is still sound.
+            raise NonFiniteError(f"the gradient of {who!r} is NaN or infinite. {_REMEDY}")
         scale = (self.config.max_grad_norm / (norms + 1e-6)).clamp(max=1.0).unsqueeze(1)
         for grad in grads:
             grad.mul_(scale)
@@ -312,7 +320,7 @@ class GroupLearner:
         t, env, agent = np.unravel_index(int(index[lane, column]), shape)
         return (
             f"the loss of agent {self.group.agents[agent]!r} is NaN or infinite at rollout step {t} of env copy {env}. "
-            "Lower the learning rate, or look for huge rewards"
+            f"{_REMEDY}"
         )
 
 
@@ -360,11 +368,11 @@ class IPPO:
     def frames_per_update(self) -> int:
         return self.config.rollouts * self.envs.num_envs
 
-    def collect(self) -> Rollout:
-        """The experience of the next update, and the episodes that ended in it."""
+    def collect(self, on_episode: Callable[[EpisodeLog], None] | None = None) -> Rollout:
+        """The experience of the next update, and the episodes that ended in it; see `Collector.collect`."""
         if self._collector is None:
             self._collector = Collector(self.envs, self.config.rollouts, seed=self._seed, guard=self.shield)
-        return self._collector.collect(self.learners)
+        return self._collector.collect(self.learners, on_episode)
 
     def update(self, rollout: Rollout) -> dict[str, dict[str, float]]:
         """Learn from a rollout; returns each group's figures."""
@@ -432,7 +440,7 @@ class IPPO:
             ConfigError: the checkpoint is of other agents, spaces or networks than this trainer's.
         """
         networks = {name: learner.network for name, learner in self.learners.items()}
-        own = json.loads(json.dumps(describe_team(self.envs.groups, networks, self.config.network)))
+        own = describe_team(self.envs.groups, networks, self.config.network)
         for field_name, value in own.items():
             if state.get(field_name) != value:
                 raise ConfigError(

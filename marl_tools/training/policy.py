@@ -172,7 +172,7 @@ def describe_team(
     return {
         "groups": [group_to_json(group) for group in groups],
         "lanes": {name: network.lanes for name, network in networks.items()},
-        "network": asdict(config),
+        "network": {**asdict(config), "hidden": list(config.hidden)},
         "critics": list(next(iter(networks.values())).value_heads),
         "normalise_observations": any(network.obs_norm is not None for network in networks.values()),
     }

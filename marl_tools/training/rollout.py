@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -147,10 +147,15 @@ class Collector:
         if guard:
             guard.begin(self._last)
 
-    def collect(self, actors: Mapping[str, Actor]) -> Rollout:
-        """Fill and return the rollout; its arrays are overwritten by the next call."""
+    def collect(
+        self, actors: Mapping[str, Actor], on_episode: Callable[[EpisodeLog], None] | None = None
+    ) -> Rollout:
+        """Fill and return the rollout; its arrays are overwritten by the next call.
+
+        ``on_episode`` gets each episode when it ends: those of a rollout that is never finished are not lost.
+        """
         rollout, step = self.rollout, self._last
-        rollout.episodes = list(step.episodes)
+        rollout.episodes = []
         guard = self.guard
         for t in range(self.steps):
             masks = guard.masks(step) if guard and guard.masks_actions else {}
@@ -162,17 +167,18 @@ class Collector:
             if guard:
                 actions, notes = guard.execute(step, actions)
             step = self.envs.step(actions, notes)
+            for log in step.episodes:
+                rollout.episodes.append(log)
+                if on_episode:
+                    on_episode(log)
             self._check(step)
             for name, group in rollout.groups.items():
                 group.after(t, step.groups[name])
             if guard:
                 for name, added in guard.observe(step).items():
                     rollout.groups[name].rewards[t] += added
-            rollout.episodes += step.episodes
         for name, group in rollout.groups.items():
             group.last_obs[...] = step.groups[name].obs
-        # These episodes are handed over; the next call must not count them again.
-        step.episodes = []
         self._last = step
         return rollout
 

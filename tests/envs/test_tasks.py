@@ -5,8 +5,7 @@ from importlib.util import find_spec
 import numpy as np
 import pettingzoo
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from mpe2.all_modules import mpe_environments
 
 from marl_tools.core.errors import ConfigError, MissingExtraError
