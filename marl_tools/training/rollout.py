@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,53 +12,7 @@ from numpy.typing import NDArray
 from marl_tools.core.errors import NonFiniteError
 from marl_tools.core.spaces import AgentGroup
 from marl_tools.core.types import EpisodeLog, GroupStep, VectorEnv, VectorStep
-
-
-class Actor(Protocol):
-    """What a rollout asks of the policy of one group; rows are env-major, (E, A, ...)."""
-
-    def act(
-        self, obs: NDArray[Any], mask: NDArray[np.bool_] | None
-    ) -> tuple[NDArray[Any], NDArray[np.float32]]:
-        """Sampled actions and their log-probabilities."""
-        ...
-
-
-class Critic(Protocol):
-    """What `GroupRollout.evaluate` asks of a value function."""
-
-    def values(self, obs: NDArray[Any]) -> NDArray[np.float32]:
-        """Values (N, A) of observations (N, A, ...)."""
-        ...
-
-    def values_of(self, obs: NDArray[Any], agents: NDArray[np.intp]) -> NDArray[np.float32]:
-        """Values (n,) of single observations (n, ...), row k being of agent ``agents[k]`` in the group."""
-        ...
-
-
-class Guard(Protocol):
-    """What stands between the policies and the envs; `training.shielding.ShieldedTeam` is one."""
-
-    @property
-    def masks_actions(self) -> bool: ...
-
-    def begin(self, step: VectorStep) -> None:
-        """Take in the first step of the envs."""
-        ...
-
-    def masks(self, step: VectorStep) -> Mapping[str, NDArray[np.bool_]]:
-        """What each group may sample from, (E, A, choices); asked for if `masks_actions`."""
-        ...
-
-    def execute(
-        self, step: VectorStep, proposals: Mapping[str, NDArray[Any]]
-    ) -> tuple[Mapping[str, NDArray[Any]], Sequence[Mapping[str, Any]]]:
-        """The actions to play, and notes for the episode logs."""
-        ...
-
-    def observe(self, step: VectorStep) -> Mapping[str, NDArray[np.float64]]:
-        """What is added to the rewards (E, A) of each group."""
-        ...
+from marl_tools.training.contracts import Actor, Critic, Guard
 
 
 class GroupRollout:
