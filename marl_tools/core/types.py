@@ -132,9 +132,11 @@ class VectorStep:
     groups: dict[str, GroupStep]
     episodes: list[EpisodeLog]
     infos: list[dict[AgentID, dict[str, Any]]]  # per env: of the observation to act on
-    final_infos: list[
-        dict[AgentID, dict[str, Any]] | None
-    ]  # per env: of the last step, where an episode ended
+    # Per env, of the last step where an episode ended:
+    final_infos: list[dict[AgentID, dict[str, Any]] | None]
+    # Per env that has a Markov ``state_key()``: of the state to act on, and of the last one where an episode ended.
+    keys: list[bytes] | None = None
+    final_keys: list[bytes | None] | None = None
 
 
 class VectorEnv(Protocol):

@@ -7,35 +7,22 @@ from __future__ import annotations
 
 import dataclasses
 import tomllib
-import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
-from typeguard import TypeCheckError, check_type
 
 from marl_tools.core.checks import at_least, between, increasing
-from marl_tools.core.errors import ConfigError, CorruptFileError, did_you_mean
+from marl_tools.core.errors import ConfigError, CorruptFileError
 from marl_tools.core.factory import EnvFactory
 from marl_tools.envs.tasks import Task, find_task, require
+from marl_tools.experiment.flat import FlatSettings
+from marl_tools.experiment.safety import SafetySettings
 from marl_tools.training.ippo import IPPOConfig
 
 _RENAMED = {"env_name": "env", "seed_offset": "seed"}
-_SAFETY = (
-    "max_risk",
-    "shield_patience",
-    "shield_opponent_mode",
-    "shield_reward_mode",
-    "shield_credible_delta",
-    "shield_credible_schedule",
-    "wm_version",
-    "om_version",
-    "lag_version",
-    "shield_version",
-)
-"""Arguments of `create_base_config` that belong to the constraint and the shield: kept with the run."""
 
 
 def _read_pairs(pairs: list[str]) -> dict[str, Any]:
@@ -90,8 +77,8 @@ class RunConfig:
         wandb_id: the run's id there; None: one that its run folder keeps.
         experiment_tag: groups runs in wandb and begins the default folder's name.
         ippo_version: generation of the trainer.
-        safety: max_risk and the shield's settings of a base config, kept for the record.
         ippo: settings of the trainer.
+        safety: constraint and shield.
     """
 
     env: tyro.conf.Positional[str]
@@ -118,8 +105,8 @@ class RunConfig:
     wandb_id: tyro.conf.Suppress[str | None] = None
     experiment_tag: str = ""
     ippo_version: Literal["v0"] = "v0"
-    safety: tyro.conf.Suppress[Mapping[str, Any]] = field(default_factory=dict)
     ippo: IPPOConfig = field(default_factory=IPPOConfig)
+    safety: SafetySettings = field(default_factory=SafetySettings)
 
     def __post_init__(self) -> None:
         for name in ("timesteps", "num_envs", "num_runs", "checkpoint_every", "threads"):
@@ -183,11 +170,7 @@ class RunConfig:
 
     def to_flat(self) -> dict[str, Any]:
         """One level of plain values, as in ``config.json``; `from_flat` reads it back."""
-        flat = {}
-        for name, owner in _FIELDS.items():
-            value = getattr(_part(self, owner), name)
-            flat[name] = str(value) if isinstance(value, Path) else value
-        return flat
+        return _SETTINGS.flatten(self)
 
     @classmethod
     def from_flat(cls, settings: Mapping[str, Any]) -> RunConfig:
@@ -196,16 +179,9 @@ class RunConfig:
         Raises:
             ConfigError: an unknown name (with the nearest known one), a value of the wrong type, no env.
         """
-        parts: dict[str, dict[str, Any]] = {"run": {}, "ippo": {}, "network": {}}
-        for name, value in settings.items():
-            if name not in _FIELDS:
-                raise ConfigError(f"unknown setting {name!r}.{did_you_mean(name, _FIELDS)}")
-            owner = _FIELDS[name]
-            parts[owner][name] = _typed(name, value, _HINTS[owner][name])
-        if "env" not in parts["run"]:
+        if "env" not in settings:
             raise ConfigError("no env is given: name a task, or package.module:function")
-        network = dataclasses.replace(IPPOConfig().network, **parts["network"])
-        return cls(**parts["run"], ippo=IPPOConfig(network=network, **parts["ippo"]))
+        return _SETTINGS.build(settings)
 
     @classmethod
     def from_base(cls, base: Mapping[str, Any], run_idx: int | None = None) -> RunConfig:
@@ -217,9 +193,7 @@ class RunConfig:
         for theirs, ours in _RENAMED.items():
             if theirs in base and ours in base:
                 raise ConfigError(f"{theirs} and {ours} are the same setting: give one of them")
-        settings = {_RENAMED.get(name, name): value for name, value in base.items() if name not in _SAFETY}
-        settings["safety"] = {name: base[name] for name in _SAFETY if name in base}
-        config = cls.from_flat(settings)
+        config = cls.from_flat({_RENAMED.get(name, name): value for name, value in base.items()})
         if run_idx is None:
             return config
         if not 0 <= run_idx < config.num_runs:
@@ -256,8 +230,7 @@ class RunConfig:
     def to_base(self) -> dict[str, Any]:
         """The flat settings under the names of a base config, for `core.wandb.start_run`."""
         names = {ours: theirs for theirs, ours in _RENAMED.items()}
-        flat = {names.get(name, name): value for name, value in self.to_flat().items() if name != "safety"}
-        return {**flat, **self.safety}
+        return {names.get(name, name): value for name, value in self.to_flat().items()}
 
 
 def check_trust(config: RunConfig, trusted: bool) -> None:
@@ -273,43 +246,4 @@ def check_trust(config: RunConfig, trusted: bool) -> None:
         )
 
 
-def _part(config: RunConfig, owner: str) -> Any:
-    return {"run": config, "ippo": config.ippo, "network": config.ippo.network}[owner]
-
-
-def _typed(name: str, value: Any, hint: Any) -> Any:
-    """``value`` if it is of the declared type, lists as tuples and strings as paths; no other conversion."""
-    if isinstance(value, list):
-        value = tuple(value)
-    if hint == Path | None and isinstance(value, str):
-        value = Path(value)
-    try:
-        # A bool passes for a number in Python; as a setting it is a slip.
-        if isinstance(value, bool) and bool not in (hint, *typing.get_args(hint)):
-            raise TypeCheckError("is a bool")
-        return check_type(value, hint)
-    except TypeCheckError as error:
-        expected = (
-            getattr(hint, "__name__", None) if isinstance(hint, type) else str(hint).replace("typing.", "")
-        )
-        raise ConfigError(f"{name}={value!r}: must be {expected}") from error
-
-
-def _fields() -> dict[str, str]:
-    """Where each flat name lives."""
-    network = IPPOConfig().network
-    owners = (("network", type(network)), ("ippo", IPPOConfig), ("run", RunConfig))
-    return {
-        field_.name: owner
-        for owner, kind in reversed(owners)
-        for field_ in dataclasses.fields(kind)
-        if field_.name not in ("ippo", "network")
-    }
-
-
-_FIELDS = _fields()
-_HINTS = {
-    "run": typing.get_type_hints(RunConfig),
-    "ippo": typing.get_type_hints(IPPOConfig),
-    "network": typing.get_type_hints(type(IPPOConfig().network)),
-}
+_SETTINGS = FlatSettings(RunConfig)

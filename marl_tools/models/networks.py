@@ -8,7 +8,7 @@ orthogonal, gain 0.01 at the policy's output.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -167,10 +167,10 @@ class PopArtHead(nn.Module):
 
 
 class ActorCritic(nn.Module):
-    """Policy and value network of one group of agents.
+    """Policy and critics of one group of agents; ``critics`` names what is predicted, reward first.
 
-    Flat observations get separate actor and critic trunks; images share the convolutions. Float observations are
-    normalised by running statistics when asked, uint8 ones divided by 255.
+    Flat observations get separate trunks for the actor and each critic; images share the convolutions. Float
+    observations are normalised by running statistics when asked, uint8 ones divided by 255.
     """
 
     def __init__(
@@ -179,6 +179,7 @@ class ActorCritic(nn.Module):
         lanes: int,
         config: NetworkConfig,
         *,
+        critics: Sequence[str] = ("reward",),
         normalise_observations: bool = True,
         generator: torch.Generator,
     ) -> None:
@@ -200,27 +201,39 @@ class ActorCritic(nn.Module):
             return MlpEncoder(lanes, math.prod(shape), config, generator)
 
         self.actor = encoder()
-        self.critic = self.actor if image else encoder()
+        # Empty where the critics look through the actor's convolutions.
+        self.trunks = nn.ModuleDict({} if image else {name: encoder() for name in critics})
         gaussian = isinstance(self.distribution, Normal)
         outputs = spaces.action_dim if gaussian else self.distribution.params
-        self.policy_head = LaneLinear(lanes, self.actor.features, outputs, 0.01, generator)
-        self.value_head = PopArtHead(lanes, self.critic.features, generator)
+        features = self.actor.features
+        self.policy_head = LaneLinear(lanes, features, outputs, 0.01, generator)
+        self.value_heads = nn.ModuleDict({name: PopArtHead(lanes, features, generator) for name in critics})
         self.log_std = nn.Parameter(torch.zeros(lanes, 1, outputs)) if gaussian else None
 
-    def forward(self, obs: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Distribution parameters (L, N, params) and *normalised* values (L, N)."""
+    def forward(self, obs: Tensor, mask: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
+        """Distribution parameters (L, N, params) and each critic's *normalised* values (L, N)."""
         x = self._prepare(obs)
         features = self.actor(x)
-        critic_features = features if self.critic is self.actor else self.critic(x)
-        return self._policy_params(features, mask), self.value_head(critic_features)
+        values = {
+            name: head(self.trunks[name](x) if self.trunks else features)
+            for name, head in self.value_heads.items()
+        }
+        return self._policy_params(features, mask), values
 
     def policy(self, obs: Tensor, mask: Tensor | None = None) -> Tensor:
         """Distribution parameters alone, (L, N, params)."""
         return self._policy_params(self.actor(self._prepare(obs)), mask)
 
-    def value(self, obs: Tensor) -> Tensor:
-        """Values in units of return, (L, N)."""
-        return self.value_head.denormalise(self.value_head(self.critic(self._prepare(obs))))
+    def value(self, obs: Tensor, critic: str = "reward") -> Tensor:
+        """One critic's values in units of return, (L, N)."""
+        trunk = self.trunks[critic] if self.trunks else self.actor
+        head = self.head(critic)
+        return head.denormalise(head(trunk(self._prepare(obs))))
+
+    def head(self, critic: str = "reward") -> PopArtHead:
+        head = self.value_heads[critic]
+        assert isinstance(head, PopArtHead)
+        return head
 
     def _policy_params(self, features: Tensor, mask: Tensor | None) -> Tensor:
         outputs = self.policy_head(features)

@@ -15,7 +15,10 @@ from marl_tools.core.wrappers.recorder import EpisodeRecorder
 
 
 class Policy(Protocol):
-    """Anything that plays: a `TeamPolicy`, a `RandomPolicy`, a user's own function with a ``seed`` method."""
+    """Anything that plays: a `TeamPolicy`, a `RandomPolicy`, a user's own function with a ``seed`` method.
+
+    A policy that has to know its env has a ``begin(env)`` as well, called after each reset.
+    """
 
     def seed(self, seed: int) -> None: ...
 
@@ -91,6 +94,8 @@ def play_episode(
     """One episode from reset to the last agent's end. Returns the running returns at each horizon it reached."""
     policy.seed(seed)
     observations, infos = env.reset(seed=seed)
+    if begin := getattr(policy, "begin", None):
+        begin(env)
     reached = {}
     steps = 0
     while env.builder.open:

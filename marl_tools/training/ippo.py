@@ -1,6 +1,6 @@
 """IPPO: every agent, or every group of equal agents, learns by PPO from its own experience.
 
-Read top to bottom: the settings, one group's learner (act, advantages, update), the trainer that joins the groups.
+Read on: `learner` holds one group's policy and critics and their PPO update, `rollout` the experience.
 
 References:
     Schulman et al. 2017, Proximal policy optimization algorithms (1707.06347).
@@ -16,19 +16,16 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from marl_tools.core.errors import ConfigError, NonFiniteError
-from marl_tools.core.spaces import AgentGroup
+from marl_tools.core.errors import ConfigError
 from marl_tools.core.types import EpisodeLog, VectorEnv
-from marl_tools.models.networks import ActorCritic, NetworkConfig
-from marl_tools.training.batches import FlatRollout, lane_rows, pad
-from marl_tools.training.ops import ScheduleKind, explained_variance, gae, schedule
+from marl_tools.models.networks import NetworkConfig
+from marl_tools.training.contracts import Constraint, LearningGuard
+from marl_tools.training.learner import GroupLearner
+from marl_tools.training.ops import ScheduleKind, schedule
 from marl_tools.training.policy import describe_team, strip_prefix
 from marl_tools.training.rollout import Collector, GroupRollout, Rollout
-
-_REMEDY = "Lower the learning rate, or look for huge rewards"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,213 +80,6 @@ class IPPOConfig:
             raise ConfigError(f"target_kl={self.target_kl}: must be positive, or None for no KL stop")
 
 
-class GroupLearner:
-    """One group's networks and their optimiser: a lane shared by all agents, or a lane an agent."""
-
-    def __init__(
-        self, group: AgentGroup, config: IPPOConfig, *, generator: torch.Generator, rng: np.random.Generator
-    ) -> None:
-        self.group, self.config = group, config
-        self.lanes = 1 if config.share == "group" else len(group.agents)
-        self.network = ActorCritic(
-            group.spaces,
-            self.lanes,
-            config.network,
-            normalise_observations=config.normalise_observations,
-            generator=generator,
-        )
-        self.optimiser = torch.optim.Adam(
-            self.network.parameters(), lr=config.learning_rate, eps=1e-5, fused=True
-        )
-        self.generator, self.rng = generator, rng
-
-    @torch.inference_mode()
-    def act(
-        self, obs: NDArray[Any], mask: NDArray[np.bool_] | None
-    ) -> tuple[NDArray[Any], NDArray[np.float32], NDArray[np.float32]]:
-        """Sampled actions (E, A, ...), their log-probabilities (E, A) and values (E, A)."""
-        distribution = self.network.distribution
-        params, values = self.network(self._to_lanes(obs), None if mask is None else self._to_lanes(mask))
-        actions = distribution.sample(params, self.generator)
-        log_probs = distribution.log_prob(params, actions)
-        values = self.network.value_head.denormalise(values)
-        return self._from_lanes(actions), self._from_lanes(log_probs), self._from_lanes(values)
-
-    @torch.inference_mode()
-    def values(self, obs: NDArray[Any]) -> NDArray[np.float32]:
-        """Values (E, A) of observations (E, A, ...), in units of return."""
-        return self._from_lanes(self.network.value(self._to_lanes(obs)))
-
-    @torch.inference_mode()
-    def values_of(self, obs: NDArray[Any], agents: NDArray[np.intp]) -> NDArray[np.float32]:
-        """Values (n,) of single observations (n, ...) of the agents with these indices."""
-        rows = torch.from_numpy(obs)
-        if self.lanes == 1:
-            return self.network.value(rows.unsqueeze(0))[0].numpy()
-        # Every lane sees every row and the agent's own is picked: n is small, and it stays one batched call.
-        every = self.network.value(rows.unsqueeze(0).expand(self.lanes, *rows.shape))
-        return every[torch.from_numpy(agents), torch.arange(len(rows))].numpy()
-
-    def advantages(self, rollout: GroupRollout) -> NDArray[np.float32]:
-        """Reward advantages, shape (T, E, A)."""
-        if self.config.normalise_returns and not self.network.value_head.norm.count.any():
-            self._start_critic(rollout)
-        return gae(
-            rollout.rewards,
-            rollout.values,
-            rollout.next_values,
-            rollout.terminated,
-            rollout.ended,
-            gamma=self.config.gamma,
-            lam=self.config.gae_lambda,
-        ).astype(np.float32)
-
-    def update(
-        self,
-        rollout: GroupRollout,
-        advantages: NDArray[np.float32],
-        *,
-        learning_rate: float,
-        entropy_coef: float,
-    ) -> dict[str, float]:
-        """Several epochs of minibatch PPO over the valid rows; returns the figures of ``updates.jsonl``."""
-        rows = lane_rows(rollout.valid, self.lanes)
-        if not any(map(len, rows)):
-            # Nobody of this group lived through any step of this rollout.
-            return {"rows": 0}
-        returns = advantages + rollout.values
-        self._update_return_norm(returns, rows)
-        flat = FlatRollout(rollout, advantages, returns)
-        for group in self.optimiser.param_groups:
-            group["lr"] = learning_rate
-        sums: dict[str, float] = {}
-        batches = epochs = 0
-        for _ in range(self.config.learning_epochs):
-            epochs += 1
-            kls = []
-            for index, weights in self._minibatches(rows):
-                figures = self._minibatch(flat, index, weights, entropy_coef)
-                batches += 1
-                kls.append(figures["approx_kl"])
-                for name, value in figures.items():
-                    sums[name] = sums.get(name, 0.0) + value
-            if self.config.target_kl is not None and float(np.mean(kls)) > self.config.target_kl:
-                break
-        if self.network.obs_norm is not None:
-            index, weights = pad(rows)
-            self.network.obs_norm.update(flat.obs[index], weights)
-        valid = rollout.valid
-        return {
-            **{name: value / max(1, batches) for name, value in sums.items()},
-            "explained_variance": explained_variance(rollout.values[valid], returns[valid]),
-            "epochs": epochs,
-            "rows": int(valid.sum()),
-            "learning_rate": learning_rate,
-            "entropy_coef": entropy_coef,
-        }
-
-    def _start_critic(self, rollout: GroupRollout) -> None:
-        """Before anything is learnt, move all values to that of the first rollout's mean reward.
-
-        A critic that starts at 0 far above the truth learns first that states late in an episode, whose traces are
-        cut off soonest, are better than early ones, and the policy runs after them.
-        """
-        offsets = []
-        for rows in lane_rows(rollout.valid, self.lanes):
-            rewards, terminated = rollout.rewards.reshape(-1)[rows], rollout.terminated.reshape(-1)[rows]
-            going_on = self.config.gamma * (1 - terminated.mean()) if len(rows) else 0.0
-            offsets.append(rewards.mean() / (1 - going_on) if len(rows) and going_on < 1 else 0.0)
-        self.network.value_head.shift(torch.tensor(offsets, dtype=torch.float32))
-        offset = np.asarray(offsets, np.float32)
-        rollout.values += offset
-        rollout.next_values += offset
-
-    def _update_return_norm(self, returns: NDArray[np.float32], rows: list[NDArray[np.intp]]) -> None:
-        if self.config.normalise_returns:
-            index, weights = pad(rows)
-            self.network.value_head.update(torch.from_numpy(returns.reshape(-1))[index], weights)
-
-    def _minibatches(self, rows: list[NDArray[np.intp]]) -> list[tuple[Tensor, Tensor]]:
-        """Shuffle each lane's rows and cut them into equal parts: flat indices and weights, both (L, B)."""
-        shuffled = [np.array_split(self.rng.permutation(lane), self.config.mini_batches) for lane in rows]
-        return [pad(parts) for parts in zip(*shuffled, strict=True) if any(map(len, parts))]
-
-    def _minibatch(
-        self, flat: FlatRollout, index: Tensor, weights: Tensor, entropy_coef: float
-    ) -> dict[str, float]:
-        """One gradient step; ``weights`` is 0 for padding. Losses are means per lane, summed over lanes."""
-        config, network = self.config, self.network
-        share = weights / weights.sum(1, keepdim=True).clamp(min=1)
-        params, values = network(flat.obs[index], None if flat.mask is None else flat.mask[index])
-        log_ratio = network.distribution.log_prob(params, flat.actions[index]) - flat.log_probs[index]
-        # Padding is a row of some other agent: its ratio may overflow, and 0 times infinity is NaN.
-        log_ratio = log_ratio.masked_fill(weights == 0, 0.0)
-        ratio = log_ratio.exp()
-        advantages = flat.advantages[index]
-        if config.normalise_advantages:
-            mean = (advantages * share).sum(1, keepdim=True)
-            variance = ((advantages - mean) ** 2 * share).sum(1, keepdim=True)
-            advantages = (advantages - mean) / (variance.sqrt() + 1e-8)
-        policy_loss = -torch.minimum(
-            advantages * ratio, advantages * ratio.clamp(1 - config.clip, 1 + config.clip)
-        )
-        norm = network.value_head.norm
-        value_loss = 0.5 * (values - (flat.returns[index] - norm.mean) / norm.std) ** 2
-        entropy = network.distribution.entropy(params)
-        row_loss = (policy_loss + config.value_coef * value_loss - entropy_coef * entropy) * share
-        loss = row_loss.sum()
-        if not torch.isfinite(loss):
-            raise NonFiniteError(self._name_bad_row(row_loss, index, flat.shape))
-        self.optimiser.zero_grad()
-        loss.backward()
-        grad_norm = self._clip_gradients()
-        self.optimiser.step()
-        with torch.no_grad():
-            lanes = self.lanes
-            return {
-                "loss": loss.item() / lanes,
-                "policy_loss": (policy_loss * share).sum().item() / lanes,
-                "value_loss": (value_loss * share).sum().item() / lanes,
-                "entropy": (entropy * share).sum().item() / lanes,
-                # Schulman's low-variance estimator, http://joschu.net/blog/kl-approx.html
-                "approx_kl": ((ratio - 1 - log_ratio) * share).sum().item() / lanes,
-                "clip_fraction": (((ratio - 1).abs() > config.clip) * share).sum().item() / lanes,
-                "grad_norm": grad_norm,
-            }
-
-    def _clip_gradients(self) -> float:
-        """Scale each lane's gradient to at most ``max_grad_norm``; returns the mean norm before."""
-        grads = [p.grad.view(self.lanes, -1) for p in self.network.parameters() if p.grad is not None]
-        norms = torch.stack([grad.square().sum(1) for grad in grads]).sum(0).sqrt()
-        if not torch.isfinite(norms).all():
-            lane = int((~torch.isfinite(norms)).nonzero()[0])
-            who = self.group.agents[lane] if self.lanes > 1 else self.group.name
-            # Before the optimiser's step, so that what is saved now is still sound.
-            raise NonFiniteError(f"the gradient of {who!r} is NaN or infinite. {_REMEDY}")
-        scale = (self.config.max_grad_norm / (norms + 1e-6)).clamp(max=1.0).unsqueeze(1)
-        for grad in grads:
-            grad.mul_(scale)
-        return norms.mean().item()
-
-    def _name_bad_row(self, row_loss: Tensor, index: Tensor, shape: tuple[int, ...]) -> str:
-        lane, column = (~torch.isfinite(row_loss)).nonzero()[0].tolist()
-        t, env, agent = np.unravel_index(int(index[lane, column]), shape)
-        return (
-            f"the loss of agent {self.group.agents[agent]!r} is NaN or infinite at rollout step {t} of env copy {env}. "
-            f"{_REMEDY}"
-        )
-
-    def _to_lanes(self, rows: NDArray[Any]) -> Tensor:
-        """(E, A, ...) to (1, E*A, ...) for one shared lane, else (A, E, ...)."""
-        tensor = torch.from_numpy(rows)
-        return tensor.flatten(0, 1).unsqueeze(0) if self.lanes == 1 else tensor.transpose(0, 1)
-
-    def _from_lanes(self, rows: Tensor) -> NDArray[Any]:
-        if self.lanes == 1:
-            return rows[0].unflatten(0, (-1, len(self.group.agents))).numpy()
-        return rows.transpose(0, 1).numpy()
-
-
 class IPPO:
     """The trainer: collects with all groups at once, then updates each.
 
@@ -298,15 +88,33 @@ class IPPO:
         config: settings.
         seed: everything random in the trainer and in the envs follows from it.
         total_frames: env steps of the whole run, for the schedules.
+        constraint: weighs costs against rewards; None: costs are not looked at.
+        shield: stands between proposals and envs; None: proposals are played.
     """
 
-    def __init__(self, envs: VectorEnv, config: IPPOConfig, *, seed: int, total_frames: int) -> None:
+    def __init__(
+        self,
+        envs: VectorEnv,
+        config: IPPOConfig,
+        *,
+        seed: int,
+        total_frames: int,
+        constraint: Constraint | None = None,
+        shield: LearningGuard | None = None,
+    ) -> None:
         self.envs, self.config, self.total_frames = envs, config, total_frames
+        self.constraint, self.shield = constraint, shield
         self.updates = 0
         self.generator = torch.Generator().manual_seed(seed)
         self.rng = np.random.default_rng(seed)
         self.learners = {
-            group.name: GroupLearner(group, config, generator=self.generator, rng=self.rng)
+            group.name: GroupLearner(
+                group,
+                config,
+                critics=("reward", "cost") if constraint else ("reward",),
+                generator=self.generator,
+                rng=self.rng,
+            )
             for group in envs.groups
         }
         self._seed = seed
@@ -319,7 +127,7 @@ class IPPO:
     def collect(self, on_episode: Callable[[EpisodeLog], None] | None = None) -> Rollout:
         """The experience of the next update, and the episodes that ended in it; see `Collector.collect`."""
         if self._collector is None:
-            self._collector = Collector(self.envs, self.config.rollouts, seed=self._seed)
+            self._collector = Collector(self.envs, self.config.rollouts, seed=self._seed, guard=self.shield)
         return self._collector.collect(self.learners, on_episode)
 
     def update(self, rollout: Rollout) -> dict[str, dict[str, float]]:
@@ -330,14 +138,34 @@ class IPPO:
         entropy_coef = schedule(
             config.entropy_schedule, config.entropy_coef, config.entropy_coef_end, progress
         )
+        if self.constraint:
+            self.constraint.update(rollout.episodes)
         figures = {}
         for name, learner in self.learners.items():
             batch = rollout.groups[name]
+            if self.constraint:
+                self._require_costs(batch)
+            estimates = learner.estimate(batch)
+            advantages = estimates["reward"].advantages
+            if self.constraint:
+                agents = learner.group.agents
+                advantages = self.constraint.penalise(agents, advantages, estimates["cost"].advantages)
             figures[name] = learner.update(
-                batch, learner.advantages(batch), learning_rate=learning_rate, entropy_coef=entropy_coef
+                batch, advantages, estimates, learning_rate=learning_rate, entropy_coef=entropy_coef
             )
+        if self.shield:
+            self.shield.policies_changed()
         self.updates += 1
         return figures
+
+    def _require_costs(self, batch: GroupRollout) -> None:
+        missing = batch.valid & np.isnan(batch.costs)
+        if missing.any():
+            agent = batch.group.agents[np.argwhere(missing)[0][2]]
+            raise ConfigError(
+                f"{self.envs.env_name} gives agent {agent!r} no cost, which the constraint needs: "
+                "put it into infos[agent]['cost'], or add it with AddCost (--cost package.module:function)"
+            )
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """All that a later process needs to go on from here, as tensors and plain values.
@@ -349,6 +177,8 @@ class IPPO:
             tensors |= {f"{name}/network/{key}": value for key, value in learner.network.state_dict().items()}
             for index, slots in learner.optimiser.state_dict()["state"].items():
                 tensors |= {f"{name}/optimiser/{index}/{slot}": value for slot, value in slots.items()}
+        if self.shield:
+            tensors["shield"] = torch.from_numpy(self.shield.state().copy())
         networks = {name: learner.network for name, learner in self.learners.items()}
         return tensors, {
             **describe_team(self.envs.groups, networks, self.config.network),
@@ -356,6 +186,7 @@ class IPPO:
             "frames": self.envs.frames,
             "episodes_started": self.envs.episodes_started,
             "rng": self.rng.bit_generator.state,
+            "constraint": self.constraint.state() if self.constraint else None,
         }
 
     def load(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
@@ -380,6 +211,10 @@ class IPPO:
                 index, slot = key.split("/")
                 slots.setdefault(int(index), {})[slot] = value
             learner.optimiser.load_state_dict({**learner.optimiser.state_dict(), "state": slots})
+        if self.constraint:
+            self.constraint.load(state["constraint"])
+        if self.shield:
+            self.shield.load(tensors["shield"].numpy())
         self.updates = state["updates"]
         self.rng.bit_generator.state = state["rng"]
         self.envs.resume(frames=state["frames"], episodes_started=state["episodes_started"])

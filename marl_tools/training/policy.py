@@ -158,6 +158,7 @@ def load_policy(
                 group.spaces,
                 state["lanes"][group.name],
                 network_config,
+                critics=state["critics"],
                 normalise_observations=state["normalise_observations"],
                 generator=torch.Generator(),
             )
@@ -176,6 +177,7 @@ def describe_team(
         "groups": [group_to_json(group) for group in groups],
         "lanes": {name: network.lanes for name, network in networks.items()},
         "network": {**asdict(config), "hidden": list(config.hidden)},
+        "critics": list(next(iter(networks.values())).value_heads),
         "normalise_observations": any(network.obs_norm is not None for network in networks.values()),
     }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,24 +12,7 @@ from numpy.typing import NDArray
 from marl_tools.core.errors import NonFiniteError
 from marl_tools.core.spaces import AgentGroup
 from marl_tools.core.types import EpisodeLog, GroupStep, VectorEnv, VectorStep
-
-
-class Actor(Protocol):
-    """What a rollout asks of the policy of one group; rows are env-major, (E, A, ...)."""
-
-    def act(
-        self, obs: NDArray[Any], mask: NDArray[np.bool_] | None
-    ) -> tuple[NDArray[Any], NDArray[np.float32], NDArray[np.float32]]:
-        """Sampled actions, their log-probabilities and the values."""
-        ...
-
-    def values(self, obs: NDArray[Any]) -> NDArray[np.float32]:
-        """Values (E, A) of observations (E, A, ...)."""
-        ...
-
-    def values_of(self, obs: NDArray[Any], agents: NDArray[np.intp]) -> NDArray[np.float32]:
-        """Values (n,) of single observations (n, ...), row k being of agent ``agents[k]`` in the group."""
-        ...
+from marl_tools.training.contracts import Actor, Critic, Guard
 
 
 class GroupRollout:
@@ -42,24 +25,26 @@ class GroupRollout:
         self.actions = np.zeros((*shape, *spaces.action_shape), spaces.action_dtype)
         self.action_mask: NDArray[np.bool_] | None = None
         self.log_probs = np.zeros(shape, np.float32)
-        self.values = np.zeros(shape, np.float32)
-        self.next_values = np.zeros(shape, np.float32)
         self.rewards = np.zeros(shape)
         self.costs = np.full(shape, np.nan)
         self.terminated = np.zeros(shape, bool)
         self.ended = np.zeros(shape, bool)
         self.valid = np.zeros(shape, bool)
+        self.last_obs = np.zeros_like(self.obs[0])
         self._cut: list[tuple[NDArray[np.intp], ...]] = []
         self._cut_obs: list[NDArray[Any]] = []
 
-    def before(self, t: int, step: GroupStep) -> None:
-        """Take in what is acted on at step t."""
+    def before(self, t: int, step: GroupStep, mask: NDArray[np.bool_] | None) -> None:
+        """Take in what is acted on at step t, and what may be sampled."""
+        if t == 0:
+            self._cut.clear()
+            self._cut_obs.clear()
         self.obs[t] = step.obs
         self.valid[t] = step.active
-        if step.action_mask is not None:
+        if mask is not None:
             if self.action_mask is None:
-                self.action_mask = np.ones((*self.valid.shape, step.action_mask.shape[-1]), bool)
-            self.action_mask[t] = step.action_mask
+                self.action_mask = np.ones((*self.valid.shape, mask.shape[-1]), bool)
+            self.action_mask[t] = mask
 
     def after(self, t: int, step: GroupStep) -> None:
         """Take in what step t brought."""
@@ -75,15 +60,20 @@ class GroupRollout:
             self._cut.append((np.full_like(env, t), env, agent))
             self._cut_obs.append(step.final_obs[rows])
 
-    def finish(self, actor: Actor, last: GroupStep) -> None:
-        """Fill `next_values`: the next row's value, or at a truncation that of the true final observation."""
-        self.next_values[:-1] = self.values[1:]
-        self.next_values[-1] = actor.values(last.obs)
+    def evaluate(self, critic: Critic) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """A critic's values of every row and of what truly came after it, both (T, E, A).
+
+        The second is the next row's value, or at a truncation that of the true final observation. At a
+        termination it means nothing.
+        """
+        steps, envs = self.valid.shape[:2]
+        flat = self.obs.reshape(steps * envs, *self.obs.shape[2:])
+        values = critic.values(flat).reshape(self.valid.shape)
+        next_values = np.concatenate([values[1:], critic.values(self.last_obs)[None]])
         if self._cut:
-            times, envs, agents = (np.concatenate(rows) for rows in zip(*self._cut, strict=True))
-            self.next_values[times, envs, agents] = actor.values_of(np.concatenate(self._cut_obs), agents)
-        self._cut.clear()
-        self._cut_obs.clear()
+            times, copies, agents = (np.concatenate(rows) for rows in zip(*self._cut, strict=True))
+            next_values[times, copies, agents] = critic.values_of(np.concatenate(self._cut_obs), agents)
+        return values, next_values
 
 
 @dataclass(slots=True)
@@ -101,13 +91,15 @@ class Collector:
         NonFiniteError: an observation or a reward is NaN or infinite; env, copy and agent are named.
     """
 
-    def __init__(self, envs: VectorEnv, steps: int, *, seed: int) -> None:
-        self.envs, self.steps = envs, steps
+    def __init__(self, envs: VectorEnv, steps: int, *, seed: int, guard: Guard | None = None) -> None:
+        self.envs, self.steps, self.guard = envs, steps, guard
         self.rollout = Rollout(
             {group.name: GroupRollout(group, steps, envs.num_envs) for group in envs.groups}
         )
         self._last: VectorStep = envs.reset(seed)
         self._check(self._last)
+        if guard:
+            guard.begin(self._last)
 
     def collect(
         self, actors: Mapping[str, Actor], on_episode: Callable[[EpisodeLog], None] | None = None
@@ -118,16 +110,17 @@ class Collector:
         """
         rollout, step = self.rollout, self._last
         rollout.episodes = []
+        guard = self.guard
         for t in range(self.steps):
-            actions = {}
-            for name, group in rollout.groups.items():
-                now = step.groups[name]
-                group.before(t, now)
-                group.actions[t], group.log_probs[t], group.values[t] = actors[name].act(
-                    now.obs, now.action_mask
-                )
-                actions[name] = group.actions[t]
-            step = self.envs.step(actions)
+            masks = guard.masks(step) if guard and guard.masks_actions else {}
+            actions: Mapping[str, NDArray[Any]] = {
+                name: self._act(t, group, step.groups[name], masks.get(name), actors[name])
+                for name, group in rollout.groups.items()
+            }
+            notes = None
+            if guard:
+                actions, notes = guard.execute(step, actions)
+            step = self.envs.step(actions, notes)
             for log in step.episodes:
                 rollout.episodes.append(log)
                 if on_episode:
@@ -135,10 +128,22 @@ class Collector:
             self._check(step)
             for name, group in rollout.groups.items():
                 group.after(t, step.groups[name])
+            if guard:
+                for name, added in guard.observe(step).items():
+                    rollout.groups[name].rewards[t] += added
         for name, group in rollout.groups.items():
-            group.finish(actors[name], step.groups[name])
+            group.last_obs[...] = step.groups[name].obs
         self._last = step
         return rollout
+
+    def _act(
+        self, t: int, group: GroupRollout, now: GroupStep, mask: NDArray[np.bool_] | None, actor: Actor
+    ) -> NDArray[Any]:
+        """Sample a group's actions, kept with their log-probabilities: what is learned from is the proposal."""
+        mask = now.action_mask if mask is None else mask
+        group.before(t, now, mask)
+        group.actions[t], group.log_probs[t] = actor.act(now.obs, mask)
+        return group.actions[t]
 
     def _check(self, step: VectorStep) -> None:
         for group in self.envs.groups:

@@ -55,6 +55,8 @@ class SerialVectorEnv:
             env.clock.stride = num_envs
             env.on_episode = self._collect_episode
         self.env_name = self.envs[0].env_name
+        self._state_keys = [key for env in self.envs if (key := getattr(env, "state_key", None))]
+        self._keys: list[bytes] | None = [b""] * num_envs if self._state_keys else None
         self._clock = self.envs[0].clock
         self._live: list[set[AgentID]] = [set() for _ in self.envs]
         self._ended: list[set[AgentID]] = [set() for _ in self.envs]
@@ -99,6 +101,8 @@ class SerialVectorEnv:
         for buffer in self._buffers.values():
             buffer.clear()
         final_infos: list[Infos | None] = [None] * self.num_envs
+        no_keys: list[bytes | None] = [None] * self.num_envs
+        final_keys = None if self._keys is None else no_keys
         for index, env in enumerate(self.envs):
             joint = {
                 agent: plays[buffer.name][index][row]
@@ -117,14 +121,19 @@ class SerialVectorEnv:
                     f"in copy {index} of {env.env_name}, episode seed {env.builder.seed}, step {step}"
                 )
                 raise
+            key = self._state_keys[index]() if self._keys is not None else None
             # The recorder knows when the episode is over, also where the env leaves ended agents in `agents`.
             if env.builder.open:
                 self._infos[index] = infos
+                if self._keys is not None and key is not None:
+                    self._keys[index] = key
             else:
+                if final_keys is not None:
+                    final_keys[index] = key
                 # Copies, since the env may write those of the next episode into the same dicts.
                 final_infos[index] = {agent: dict(info or {}) for agent, info in infos.items()}
                 self._start_episode(index)
-        return self._result(final_infos)
+        return self._result(final_infos, final_keys)
 
     def close(self) -> list[EpisodeLog]:
         """Close every copy, also after one that fails to; returns the episodes not yet handed over."""
@@ -182,6 +191,8 @@ class SerialVectorEnv:
             error.add_note(f"in copy {index} of {env.env_name}, at reset(seed={seed})")
             raise
         self._infos[index], self._live[index], self._ended[index] = infos, live, set()
+        if self._keys is not None:
+            self._keys[index] = self._state_keys[index]()
 
     def _observe(
         self,
@@ -214,12 +225,16 @@ class SerialVectorEnv:
         episodes, self._finished = self._finished, []
         return episodes
 
-    def _result(self, final_infos: list[Infos | None]) -> VectorStep:
+    def _result(
+        self, final_infos: list[Infos | None], final_keys: list[bytes | None] | None = None
+    ) -> VectorStep:
         return VectorStep(
             groups={name: buffer.result() for name, buffer in self._buffers.items()},
             episodes=self._take_episodes(),
             infos=list(self._infos),
             final_infos=final_infos,
+            keys=None if self._keys is None else list(self._keys),
+            final_keys=final_keys,
         )
 
 

@@ -26,10 +26,14 @@ def generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def network(obs, action, lanes=LANES, *, normalise=True, **config):
-    spaces = AgentSpaces(obs, action)
+def network(obs, action, lanes=LANES, *, normalise=True, critics=("reward",), **config):
     return ActorCritic(
-        spaces, lanes, NetworkConfig(**config), normalise_observations=normalise, generator=generator()
+        AgentSpaces(obs, action),
+        lanes,
+        NetworkConfig(**config),
+        critics=critics,
+        normalise_observations=normalise,
+        generator=generator(),
     )
 
 
@@ -72,13 +76,13 @@ def test_each_lane_is_the_same_network_alone(name):
     x = observations(obs, LANES, 5)
     if whole.obs_norm is not None:
         whole.obs_norm.update(3 * x + 1, torch.ones(LANES, 5))
-    whole.value_head.update(torch.randn(LANES, 9, generator=generator(2)) * 7 + 3, torch.ones(LANES, 9))
+    whole.head().update(torch.randn(LANES, 9, generator=generator(2)) * 7 + 3, torch.ones(LANES, 9))
     params, values = whole(x)
     for lane in range(LANES):
         single = one_lane(whole, lane, lambda: network(obs, action, 1, **config))
         alone_params, alone_values = single(x[lane : lane + 1])
         torch.testing.assert_close(params[lane], alone_params[0], rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(values[lane], alone_values[0], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(values["reward"][lane], alone_values["reward"][0], rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(
             whole.value(x)[lane], single.value(x[lane : lane + 1])[0], rtol=1e-4, atol=1e-4
         )
@@ -90,7 +94,7 @@ def test_the_loss_of_one_lane_moves_no_weight_of_another(name):
     obs, action, config = NETWORKS[name]
     whole = network(obs, action, **config)
     params, values = whole(observations(obs, LANES, 4))
-    (params[1].exp().sum() + values[1].exp().sum()).backward()
+    (params[1].exp().sum() + values["reward"][1].exp().sum()).backward()
     for parameter_name, parameter in whole.named_parameters():
         # As the trainer views it to clip each lane by itself.
         norms = parameter.grad.view(LANES, -1).norm(dim=1)
@@ -231,11 +235,14 @@ def test_pixels_are_divided_by_255_and_floats_normalised_when_asked():
 
 
 def test_images_share_the_convolutions_and_flat_observations_share_nothing():
-    image = network(gs.Box(0, 1, (7, 7, 3)), gs.Discrete(2))
-    assert image.critic is image.actor
-    flat = network(gs.Box(0, 1, (7,)), gs.Discrete(2))
-    flat.value(torch.ones(LANES, 1, 7)).sum().backward()
-    assert all(p.grad is None for p in flat.actor.parameters())
+    image = network(gs.Box(0, 1, (7, 7, 3)), gs.Discrete(2), critics=("reward", "cost"))
+    image.value(torch.ones(LANES, 1, 7, 7, 3), "cost").sum().backward()
+    assert all(p.grad is not None for p in image.actor.parameters())
+    assert all(p.grad is None for p in image.head("reward").parameters())
+    flat = network(gs.Box(0, 1, (7,)), gs.Discrete(2), critics=("reward", "cost"))
+    flat.value(torch.ones(LANES, 1, 7), "cost").sum().backward()
+    for part in (flat.actor, flat.trunks["reward"], flat.head("reward")):
+        assert all(p.grad is None for p in part.parameters())
 
 
 def test_a_mask_reaches_the_logits_and_the_first_policy_is_nearly_uniform():

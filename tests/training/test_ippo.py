@@ -138,12 +138,12 @@ def test_with_networks_of_their_own_one_agents_rewards_do_not_touch_anothers_wei
 def test_the_value_of_a_single_observation_is_that_of_its_own_agents_network(share):
     learner = trainer(n=3, config=small(share=share)).learners["agent"]
     obs = np.random.default_rng(0).normal(size=(4, 3, 2)).astype(np.float32)
-    whole = learner.values(obs)
+    critic = learner.critics["reward"]
+    whole = critic.values(obs)
     envs, agents = np.array([3, 0, 2, 2]), np.array([2, 0, 1, 0])
-    np.testing.assert_allclose(learner.values_of(obs[envs, agents], agents), whole[envs, agents], rtol=1e-5)
-    actions, log_probs, values = learner.act(obs, None)
-    assert actions.shape == log_probs.shape == values.shape == (4, 3)
-    np.testing.assert_allclose(values, whole, rtol=1e-5)
+    np.testing.assert_allclose(critic.values_of(obs[envs, agents], agents), whole[envs, agents], rtol=1e-5)
+    actions, log_probs = learner.act(obs, None)
+    assert actions.shape == log_probs.shape == whole.shape == (4, 3)
 
 
 def test_with_a_shared_network_every_agents_rewards_count():

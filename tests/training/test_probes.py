@@ -42,7 +42,7 @@ def values(trainer, agent, phases):
     """The learnt value of each of an agent's phases."""
     learner = trainer.learners["agent"]
     obs = np.stack([one_hot(phase) for phase in phases])
-    return learner.values_of(obs, np.full(len(obs), learner.group.agents.index(agent)))
+    return learner.critics["reward"].values_of(obs, np.full(len(obs), learner.group.agents.index(agent)))
 
 
 def dying(steps):

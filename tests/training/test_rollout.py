@@ -19,7 +19,7 @@ VALUES = np.arange(1, PHASES + 1, dtype=np.float32) * 10
 
 
 class Known:
-    """An actor whose value of an observation is a known function of it, plus 1000 for each agent before it.
+    """An actor and critic whose value of an observation is a known function of it, plus 1000 for each agent before it.
 
     So a value tells both which observation and which agent it was asked for.
     """
@@ -32,7 +32,7 @@ class Known:
         actions = np.zeros((*shape, *self.spaces.action_shape), self.spaces.action_dtype)
         if mask is not None:
             actions = mask.argmax(-1)
-        return actions, np.zeros(shape, np.float32), self.values(obs)
+        return actions, np.zeros(shape, np.float32)
 
     def values(self, obs):
         return self.values_of(obs, np.arange(self.agents))
@@ -51,23 +51,31 @@ class Random(Known):
         self.rng = np.random.default_rng(0)
 
     def act(self, obs, mask):
-        actions, log_probs, values = super().act(obs, mask)
+        actions, log_probs = super().act(obs, mask)
         if mask is not None:
-            return actions, log_probs, values
+            return actions, log_probs
         if self.spaces.action_type == "continuous":
-            return self.rng.uniform(-1, 1, actions.shape).astype(np.float32), log_probs, values
-        return self.rng.integers(self.spaces.action_dim, size=actions.shape), log_probs, values
+            return self.rng.uniform(-1, 1, actions.shape).astype(np.float32), log_probs
+        return self.rng.integers(self.spaces.action_dim, size=actions.shape), log_probs
 
 
 def collector(envs, steps, actor=Random):
     return Collector(envs, steps, seed=0), {group.name: actor(group) for group in envs.groups}
 
 
+def evaluated(source, actors):
+    """The next rollout, with the values that its actors see as critics."""
+    rollout = source.collect(actors)
+    for name, group in rollout.groups.items():
+        group.values, group.next_values = group.evaluate(actors[name])
+    return rollout
+
+
 def collect(steps, num_envs=1, **probe):
     """One rollout of a `Probe` with known values, as (steps, agents) arrays of the first copy."""
     envs = vector(Probe, num_envs, **probe)
     source, actors = collector(envs, steps, Known)
-    return source.collect(actors).groups["agent"]
+    return evaluated(source, actors).groups["agent"]
 
 
 def of_copy(group, name):
@@ -119,7 +127,7 @@ class TestConst:
         envs = vector(Probe, 2, phases=CLOCK)
         envs.envs[1].unwrapped._cap = 3
         source, actors = collector(envs, 8, Known)
-        group = source.collect(actors).groups["agent"]
+        group = evaluated(source, actors).groups["agent"]
         assert np.flatnonzero(group.ended[:, 0, 0]).tolist() == [7]
         assert np.flatnonzero(group.ended[:, 1, 0]).tolist() == [2, 5]
         # Cut at t = 3, where phase 3 is worth 40.
@@ -211,7 +219,7 @@ class TestDeathMix:
 def test_an_agent_born_late_counts_from_its_birth_and_shares_no_trace_with_the_time_before():
     envs = vector(Team, 1, n=2, max_cycles=6, births={"agent_1": 2})
     source, actors = collector(envs, 6, lambda group: Known(group, value=lambda obs: obs[..., 0]))
-    group = source.collect(actors).groups["agent"]
+    group = evaluated(source, actors).groups["agent"]
     assert group.valid[:, 0, 1].tolist() == [False, False, True, True, True, True]
     assert group.ended[:2, 0, 1].all()
     assert group.obs[2, 0, 1, 0] == 2.0
@@ -226,7 +234,7 @@ def test_an_agent_that_leaves_without_a_flag_is_cut_off_and_bootstraps():
             return obs, rewards, terminations, truncations, infos
 
     source, actors = collector(vector(Deserter, 1, phases=CLOCK), 8, Known)
-    group = source.collect(actors).groups["agent"]
+    group = evaluated(source, actors).groups["agent"]
     assert (group.ended[2, 0, 1], group.terminated[2, 0, 1]) == (True, False)
     assert group.next_values[2, 0, 1] == 1040.0
     assert not group.valid[3:, 0, 1].any()
@@ -285,7 +293,7 @@ def test_no_reward_is_lost_between_rollouts_and_episode_logs(name):
 
 def test_masks_are_kept_with_the_step_they_belong_to():
     source, actors = collector(vector(Kinds, 1, kind="discrete", mask="info"), 7)
-    group = source.collect(actors).groups["agent"]
+    group = evaluated(source, actors).groups["agent"]
     allowed = [np.flatnonzero(row).tolist() for row in group.action_mask[:, 0, 0]]
     assert allowed == [[0, 1], [1, 2], [2, 3], [0, 3], [0, 1], [0, 1], [1, 2]]
 

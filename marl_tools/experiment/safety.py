@@ -1,0 +1,169 @@
+"""The safety settings of a run, and the constraint and shield that they describe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast
+
+from marl_tools.core.checks import at_least, between
+from marl_tools.core.errors import ConfigError
+from marl_tools.core.logging import log
+from marl_tools.core.transitions import Solvable
+from marl_tools.core.types import AgentID, VectorEnv
+from marl_tools.core.wrappers import infer_episode_cap
+from marl_tools.safety.config import (
+    OpponentMode,
+    OverBudget,
+    RewardMode,
+    Schedule,
+    ShieldAction,
+    ShieldConfig,
+)
+from marl_tools.safety.exact import solve
+from marl_tools.safety.lagrange import LagrangeConfig, LagrangeConstraint
+from marl_tools.training.shielding import ShieldedTeam
+
+
+@dataclass(frozen=True, kw_only=True)
+class SafetySettings:
+    """Constraint and shield of a run.
+
+    Args:
+        constraint: "lagrange" (Adam) or "pid" multipliers hold each agent's mean episode cost at ``cost_limit``.
+        shield: "ledger" bounds each agent's probability of a violation in an episode by ``max_risk``; "step" is the classic
+            rule, which does not.
+        max_risk: allowed probability of a violation within the horizon.
+        shield_horizon: steps that the bound covers; None: the env's episode cap.
+        shield_step_horizon: look-ahead of the step rule.
+        shield_patience: plays of an action of unknown risk that are allowed while training.
+        shield_action: replace what the policy proposes, or let it sample from what is admitted.
+        shield_over_budget: what to do at states of more risk than ``max_risk``; see ShieldConfig.
+        shield_reward_mode: what an agent loses for proposing risk.
+        shield_penalty: taken off at an override by reward mode "penalty".
+        shield_risk_weight: of the posterior-mean risk in the "bayesian" modes.
+        shield_opponent_mode: which behaviour of the others the bound covers.
+        shield_credible_delta: probability that the learned bounds miss the truth.
+        shield_credible_schedule: how that is split over repeated looks.
+        shield_model: "learned", or "exact": the env's true law, for envs that can be enumerated.
+        shield_support: "declared": which outcomes are possible is known where the env can be enumerated, their
+            probabilities are not; "none": nothing is known.
+        shield_calibrate: episodes, everything frozen, that fill the others' floors before the evaluation.
+        wm_version: generation of the world model.
+        om_version: generation of the opponent model.
+        lag_version: generation of the constraint.
+        shield_version: generation of the shield.
+        lagrange: settings of the constraint.
+    """
+
+    constraint: Literal["none", "lagrange", "pid"] = "none"
+    shield: Literal["none", "ledger", "step"] = "none"
+    max_risk: float = 0.05
+    shield_horizon: int | None = None
+    shield_step_horizon: int = 10
+    shield_patience: int = 64
+    shield_action: ShieldAction = "override"
+    shield_over_budget: OverBudget = "fallback"
+    shield_reward_mode: RewardMode = "bayesian"
+    shield_penalty: float = 1.0
+    shield_risk_weight: float = 1.0
+    shield_opponent_mode: OpponentMode = "monotone_floor"
+    shield_credible_delta: float = 0.05
+    shield_credible_schedule: Schedule = "summable"
+    shield_model: Literal["learned", "exact"] = "learned"
+    shield_support: Literal["declared", "none"] = "declared"
+    shield_calibrate: int = 0
+    wm_version: Literal["v0"] = "v0"
+    om_version: Literal["v0"] = "v0"
+    lag_version: Literal["v0"] = "v0"
+    shield_version: Literal["v0"] = "v0"
+    lagrange: LagrangeConfig = field(default_factory=LagrangeConfig)
+
+    def __post_init__(self) -> None:
+        between(0, 1)("max_risk", self.max_risk)
+        at_least(0)("shield_calibrate", self.shield_calibrate)
+        if self.shield != "none":
+            self.shield_config(self.shield_horizon or self.shield_step_horizon)
+
+    def shield_config(self, horizon: int) -> ShieldConfig:
+        """The shield's own settings for a horizon.
+
+        Raises:
+            ConfigError: a value that cannot work.
+        """
+        assert self.shield != "none"
+        return ShieldConfig(
+            horizon=horizon,
+            max_risk=self.max_risk,
+            rule=self.shield,
+            step_horizon=self.shield_step_horizon,
+            patience=self.shield_patience,
+            action=self.shield_action,
+            over_budget=self.shield_over_budget,
+            reward_mode=self.shield_reward_mode,
+            penalty=self.shield_penalty,
+            risk_weight=self.shield_risk_weight,
+            opponent_mode=self.shield_opponent_mode,
+            credible_delta=self.shield_credible_delta,
+            credible_schedule=self.shield_credible_schedule,
+        )
+
+
+def make_constraint(settings: SafetySettings, agents: Sequence[AgentID]) -> LagrangeConstraint | None:
+    """The constraint of a run, or None."""
+    if settings.constraint == "none":
+        return None
+    dual = "adam" if settings.constraint == "lagrange" else "pid"
+    return LagrangeConstraint(agents, settings.lagrange, dual)
+
+
+def make_shield(settings: SafetySettings, envs: VectorEnv, env: Any, *, gamma: float) -> ShieldedTeam | None:
+    """The shielded team of a run, or None. ``env`` is a single copy, wrapped as in the run.
+
+    Raises:
+        ConfigError: no key, no cap and no horizon, a horizon beyond the cap, or an env that cannot be enumerated
+            although its exact law is asked for.
+    """
+    if settings.shield == "none":
+        return None
+    name = envs.env_name
+    if getattr(env, "state_key", None) is None:
+        raise ConfigError(
+            f"{name} has no state_key(): a shield needs the exact Markov state of the joint system. Add the method to your "
+            "env, or use a task that has it (crossing, corridor, the gridmaps, stag_hunt)"
+        )
+    cap = infer_episode_cap(env)
+    horizon = settings.shield_horizon or cap
+    if horizon is None:
+        raise ConfigError(
+            f"{name} has no episode cap to bound the risk over: give --cap N, or --shield-horizon N"
+        )
+    config = settings.shield_config(horizon)
+    config.check_episode(name, cap)
+    solvable = callable(getattr(env, "joint_law", None))
+    if settings.shield_model == "exact" and not solvable:
+        raise ConfigError(
+            f"shield_model='exact' needs an env whose law can be enumerated, which {name} is not: use 'learned'"
+        )
+    exact = None
+    if solvable and (settings.shield_model == "exact" or settings.shield_support == "declared"):
+        exact = solve(cast(Solvable, env))
+    team = ShieldedTeam(
+        envs.groups,
+        list(env.possible_agents),
+        config,
+        num_envs=envs.num_envs,
+        env_name=name,
+        support=None if exact is None else (exact.keys, exact.table),
+        law=exact.table if exact is not None and settings.shield_model == "exact" else None,
+        gamma=gamma,
+    )
+    needed = config.visits_needed(max(1, len(team.world.keys)))
+    if settings.shield_model == "learned" and settings.shield_patience < needed:
+        log(
+            f"patience {settings.shield_patience} alone cannot certify max_risk={settings.max_risk}: a row of the model needs "
+            f"about {needed} visits for that",
+            type="shield",
+            priority="WARNING",
+        )
+    return team

@@ -1,0 +1,284 @@
+"""A shielded team: world model, opponent model and shield joined to the rollout and to frozen play.
+
+During training it decides, counts what happened, and keeps the shield's tables up to date; frozen, it is part of a policy.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Discrete
+from numpy.typing import NDArray
+
+from marl_tools.core.errors import ConfigError
+from marl_tools.core.spaces import AgentGroup
+from marl_tools.core.transitions import Key, TransitionTable
+from marl_tools.core.types import AgentID, VectorStep
+from marl_tools.models.opponent import OpponentModel
+from marl_tools.models.world import WorldModel
+from marl_tools.safety.config import ShieldConfig
+from marl_tools.safety.shield import Decision, TeamShield
+
+Arrays = dict[str, NDArray[Any]]
+
+
+class ShieldedTeam:
+    """What stands between the policies' proposals and the envs.
+
+    Args:
+        groups: the agents as the vector env groups them; all actions must be Discrete.
+        agents: their order in keys and joint actions, that of the env's ``possible_agents``.
+        config: the shield's settings.
+        num_envs: copies of the env.
+        env_name: kept with the models, so that those of another env are refused.
+        support: which outcomes are possible, ``(keys, table)`` of all rows, where the env declares it; see `WorldModel`.
+        law: the true law over the same keys, for an oracle that learns no world model.
+        gamma: discount of the trainer, for potential-based shaping.
+
+    Raises:
+        ConfigError: an agent whose actions are not Discrete.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[AgentGroup],
+        agents: Sequence[AgentID],
+        config: ShieldConfig,
+        *,
+        num_envs: int,
+        env_name: str,
+        support: tuple[Sequence[Key], TransitionTable] | None = None,
+        law: TransitionTable | None = None,
+        gamma: float = 0.99,
+    ) -> None:
+        self.groups, self.agents, self.config = tuple(groups), tuple(agents), config
+        self.env_name, self.gamma = env_name, gamma
+        self.actions = team_actions(groups, agents)
+        # Half of delta for each model; where the others' floors rest on nothing learned, all is the world's. It is not
+        # split over agents: one table of credible sets serves them all, and it is right for all of them at once.
+        half = config.credible_delta / 2
+        self._world_delta = half if config.opponent_mode == "monotone_floor" else config.credible_delta
+        self._law = law
+        self.world = WorldModel(self.actions, env_name=env_name, support=support)
+        if law is not None and support is None:
+            raise ConfigError("a known law comes with its keys: pass support=(keys, table) as well")
+        self.opponents = OpponentModel(self.actions, half, mode=config.opponent_mode, env_name=env_name)
+        self.shield = TeamShield(self.agents, self.actions, config, num_envs=num_envs)
+        self._columns = {group.name: [self.agents.index(agent) for agent in group.agents] for group in groups}
+        self._ended = np.zeros((num_envs, len(self.agents)), bool)
+        self._keys: list[Key] = []
+        self._decision: Decision | None = None
+        self.false_blocks = self.blocks = 0
+        self.refresh()
+
+    @property
+    def masks_actions(self) -> bool:
+        """Whether policies sample from what the shield admits, in place of being overridden."""
+        return self.config.action == "mask"
+
+    def begin(self, step: VectorStep) -> None:
+        """Take in the first step of a vector env.
+
+        Raises:
+            ConfigError: the env has no ``state_key()``.
+        """
+        self._keys = list(self._require_keys(step.keys))
+        self._ended[:] = False
+        everywhere = np.ones(len(self._keys), bool)
+        self.shield.begin(everywhere, self.world.key_ids(self._keys, create=True))
+
+    def masks(self, step: VectorStep) -> dict[str, NDArray[np.bool_]]:
+        """What each group may sample from, (E, A, n), within what the env itself allows."""
+        legal = [self._legal(step, index) for index in range(len(self.agents))]
+        admitted = self.shield.masks(legal)
+        return {
+            name: np.stack([admitted[column] for column in columns], 1)
+            for name, columns in self._columns.items()
+        }
+
+    def execute(
+        self, step: VectorStep, proposals: Mapping[str, NDArray[Any]]
+    ) -> tuple[dict[str, NDArray[np.int64]], list[dict[str, dict[AgentID, Any]]]]:
+        """Decide on the proposals (E, A) of each group: what is played, and notes for the episode logs."""
+        proposed = self._team(proposals, np.int64)
+        active = self._team({name: group.active for name, group in step.groups.items()}, bool)
+        if self.masks_actions:
+            decision = self.shield.play(proposed, active)
+        else:
+            legal = [self._legal(step, index) for index in range(len(self.agents))]
+            decision = self.shield.decide(proposed, active, legal=legal)
+        self._decision = decision
+        for agent in range(len(self.agents)):
+            rows = active[:, agent] & (decision.key_ids >= 0)
+            self.opponents.add(decision.key_ids[rows], agent, proposed[rows, agent])
+        self._count_blocks(decision)
+        executed = {name: decision.executed[:, columns] for name, columns in self._columns.items()}
+        return executed, self.shield.notes(decision)
+
+    def observe(self, step: VectorStep) -> dict[str, NDArray[np.float64]]:
+        """Count the draws of a step and return what the reward mode adds to its rewards, (E, A) per group.
+
+        Raises:
+            ConfigError: the env gave an agent no cost.
+        """
+        decision = self._decision
+        assert decision is not None, "execute() comes before observe()"
+        keys = self._require_keys(step.keys)
+        final = step.final_keys or [None] * len(keys)
+        after = [key if last is None else last for key, last in zip(keys, final, strict=True)]
+        costs = self._team({name: group.costs for name, group in step.groups.items()}, np.float64)
+        terminated = self._team({name: group.terminated for name, group in step.groups.items()}, bool)
+        self._require_costs(costs, decision.active)
+        violated = decision.active & (costs > 0)
+        ended = self._ended | terminated
+        choices = np.where(decision.active, decision.executed, self.actions)
+        self.world.add_batch(self._keys, choices, after, violated, ended)
+        done = np.array([last is not None for last in final])
+        added = self.shield.shaping(
+            decision, self.world.key_ids(after, create=True), terminated, gamma=self.gamma
+        )
+        self._ended = np.where(done[:, None], False, ended)
+        self._keys = list(keys)
+        self.shield.observe(self.world.key_ids(keys, create=True), done)
+        return {name: added[:, columns] for name, columns in self._columns.items()}
+
+    def policies_changed(self) -> None:
+        """After an update of the policies: floors start afresh, and the tables take in what was counted."""
+        for agent in range(len(self.agents)):
+            self.opponents.new_stream(agent)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Bring the tables up to date with both models."""
+        size = len(self.world.keys)
+        table = self._law
+        if table is None:
+            table = self.world.table(self._world_delta, schedule=self.config.credible_schedule)
+        count = range(len(self.agents))
+        floors = None
+        if self.config.opponent_mode != "worst_case":
+            floors = [self.opponents.floors(agent, size) for agent in count]
+        self.shield.refresh(table, floors, [self.opponents.guess(agent, size) for agent in count])
+
+    def settle_floors(self) -> None:
+        """Take in floors that were counted while all policies held still, and make them hold for the tables they lead to.
+
+        A floor under an agent's action is worth something only if its own shield always lets that action pass. New
+        tables may change which those are, so the set is shrunk until the tables made with it admit all of it.
+        """
+        allowed = [np.ones((len(self.world.keys), n), bool) for n in self.actions]
+        while True:
+            now = self.shield.always_admitted()
+            kept = [
+                mask[: len(admitted)] & admitted[: len(mask)]
+                for mask, admitted in zip(allowed, now, strict=True)
+            ]
+            if all(np.array_equal(a, b) for a, b in zip(allowed, kept, strict=True)):
+                return
+            allowed = kept
+            for agent, mask in enumerate(allowed):
+                self.opponents.restrict(agent, mask)
+            self.refresh()
+
+    def figures(self) -> dict[str, Any]:
+        """What is known, and the share of blocks since the last call that the posterior mean calls needless."""
+        rate = self.false_blocks / self.blocks if self.blocks else None
+        self.blocks = self.false_blocks = 0
+        return {"keys": len(self.world.keys), "rows": self.world.num_rows, "false_block_rate": rate}
+
+    def state(self) -> NDArray[np.uint8]:
+        """Models and shield, exactly, as the bytes of an npz file without pickles."""
+        parts = {
+            "world": self.world.state(),
+            "opponents": self.opponents.state(),
+            "shield": self.shield.state(),
+        }
+        buffer = io.BytesIO()
+        np.savez(
+            buffer,
+            allow_pickle=False,
+            **{f"{part}/{name}": array for part, arrays in parts.items() for name, array in arrays.items()},
+        )
+        return np.frombuffer(buffer.getvalue(), np.uint8)
+
+    def load(self, state: NDArray[np.uint8]) -> None:
+        """Go on from `state`.
+
+        Raises:
+            ConfigError: it is the state of another env or of other agents.
+        """
+        with np.load(io.BytesIO(state.tobytes()), allow_pickle=False) as arrays:
+            named = {name: arrays[name] for name in arrays.files}
+        parts: dict[str, Arrays] = {"world": {}, "opponents": {}, "shield": {}}
+        for name, array in named.items():
+            part, _, rest = name.partition("/")
+            parts[part][rest] = array
+        self.world = WorldModel.from_state(parts["world"], self.actions, env_name=self.env_name)
+        self.opponents = OpponentModel.from_state(
+            parts["opponents"],
+            self.actions,
+            self.opponents.delta,
+            mode=self.config.opponent_mode,
+            env_name=self.env_name,
+        )
+        self.shield = TeamShield.from_state(self.agents, self.actions, self.config, parts["shield"])
+        self.refresh()
+
+    def _team(self, per_group: Mapping[str, NDArray[Any]], dtype: Any) -> NDArray[Any]:
+        """(E, A) in team order from arrays per group."""
+        first = next(iter(per_group.values()))
+        team = np.zeros((len(first), len(self.agents)), dtype)
+        for name, columns in self._columns.items():
+            team[:, columns] = per_group[name]
+        return team
+
+    def _legal(self, step: VectorStep, index: int) -> NDArray[np.bool_] | None:
+        for name, columns in self._columns.items():
+            if index in columns:
+                mask = step.groups[name].action_mask
+                return None if mask is None else mask[:, columns.index(index)]
+        return None
+
+    def _count_blocks(self, decision: Decision) -> None:
+        """An override was needless if the posterior mean calls the proposal no riskier than what is allowed."""
+        for agent in np.flatnonzero(decision.overridden.any(0)):
+            rows = np.flatnonzero(decision.overridden[:, agent])
+            tables = self.shield.shields[agent].tables
+            at = (decision.k_left[rows], tables.rows(decision.key_ids[rows]), decision.proposed[rows, agent])
+            self.blocks += len(rows)
+            self.false_blocks += int((tables.mean[at] <= self.config.max_risk).sum())
+
+    def _require_keys(self, keys: Sequence[Key] | None) -> Sequence[Key]:
+        if keys is None:
+            raise ConfigError(
+                f"{self.env_name} has no state_key(): a shield needs the exact Markov state of the joint system. Add the "
+                "method to your env, or use one of the tasks that have it (crossing, corridor, gridmaps, stag_hunt)."
+            )
+        return keys
+
+    def _require_costs(self, costs: NDArray[np.float64], active: NDArray[np.bool_]) -> None:
+        missing = active & np.isnan(costs)
+        if missing.any():
+            agent = self.agents[np.argwhere(missing)[0][1]]
+            raise ConfigError(
+                f"{self.env_name} gives agent {agent!r} no cost, which the shield needs: put it into "
+                "infos[agent]['cost'], or add it with AddCost (--cost package.module:function)"
+            )
+
+
+def team_actions(groups: Sequence[AgentGroup], agents: Sequence[AgentID]) -> tuple[int, ...]:
+    """How many actions each agent has, in team order.
+
+    Raises:
+        ConfigError: an agent's action space is not Discrete.
+    """
+    spaces = {agent: group.spaces.action_space for group in groups for agent in group.agents}
+    for agent in agents:
+        if not isinstance(spaces[agent], Discrete):
+            raise ConfigError(
+                f"agent {agent!r} has the action space {spaces[agent]}: the tabular shield needs Discrete"
+            )
+    return tuple(int(spaces[agent].n) for agent in agents)  # pyright: ignore[reportAttributeAccessIssue]
