@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from marl_tools.core.transitions import TransitionTable
 from marl_tools.safety.rows import AgentRows, Opponents, Side, spans
@@ -60,21 +59,40 @@ def robust_mass(lo: NDArray[np.float64], spread: NDArray[np.float64]) -> NDArray
 
 
 class Sweep:
-    """The recursion of one side. Keys none of whose successors' values changed are left out of a step."""
+    """The recursion of one side. Keys none of whose successors' values changed are left out of a step.
+
+    ``target``, ``slot`` and ``mass`` (S+1, R) hold each row's successors in the order of the last step, which mostly holds in
+    the next one; slot 0 is what was never seen.
+    """
 
     def __init__(self, rows: AgentRows, side: Side, opponents: Opponents = None) -> None:
-        self.rows, self.side = rows, side
-        self.weight = rows.weights(opponents, "uniform" if side == "mean" else "zero")
+        self.rows = rows
+        self.side: Side = side
+        self.weigh(opponents)
         self.unknown = 0.0 if side == "lower" else 1.0  # risk of what was never seen
-        self.target, self.lo, self.spread = rows.bounds(side)
-        self.mass = robust_mass(self.lo, self.spread)
+        harm = rows.num_keys + (side != "lower")
+        self.target = np.concatenate([np.full((1, rows.target.shape[1]), harm), rows.target])
+        self.slot = np.repeat(
+            np.arange(len(self.target), dtype=np.int16)[:, None], self.target.shape[1], axis=1
+        )
+        self.mass = np.empty(self.target.shape)
+        self.loose = np.zeros(self.target.shape[1], bool)
+        self.revise(slice(None))
+
+    def weigh(self, opponents: Opponents) -> None:
+        """Take the others' floors, or their distributions where the side is ``mean``."""
+        self.weight = self.rows.weights(opponents, "uniform" if self.side == "mean" else "zero")
+
+    def revise(self, at: slice | NDArray[np.intp]) -> None:
+        """Take the probabilities of the rows ``at`` from the table anew, in the order that their successors have now."""
+        slot = self.slot[:, at]
+        lo, spread = (np.take_along_axis(part, slot, axis=0) for part in self.rows.bounds(self.side, at))
+        mass = robust_mass(lo, spread)
         # No law fits these bounds: the whole row counts as never seen.
-        impossible = np.abs(1.0 - self.mass.sum(0)) > _ROUNDING
-        for array in (self.lo, self.spread, self.mass):
-            array[:, impossible] = 0.0
-        self.lo[0, impossible] = self.mass[0, impossible] = 1.0
-        self.loose = (self.spread > 0).sum(0) > 1
-        self._predecessors: csr_array | None = None
+        impossible = np.abs(1.0 - mass.sum(0)) > _ROUNDING
+        mass[:, impossible] = slot[:, impossible] == 0
+        self.mass[:, at] = mass
+        self.loose[at] = ((spread > 0).sum(0) > 1) & ~impossible
 
     def run(
         self,
@@ -110,9 +128,7 @@ class Sweep:
             return np.arange(rows.num_keys)
         affected = np.zeros(rows.num_keys, bool) if stale is None else stale.copy()
         if count:
-            if self._predecessors is None:
-                self._predecessors = rows.predecessors()
-            affected[rows.key[self._predecessors[np.flatnonzero(changed)].indices]] = True
+            affected[rows.key[rows.predecessors[np.flatnonzero(changed)].indices]] = True
         keys = np.flatnonzero(affected)
         return keys if 2 * len(keys) < rows.num_keys else np.arange(rows.num_keys)
 
@@ -147,9 +163,9 @@ class Sweep:
                 index = moved if isinstance(at, slice) else at[moved]
                 sign = -1.0 if self.side == "upper" else 1.0
                 order = np.argsort(sign * risk[:, moved], axis=0, kind="stable")
-                for array in (self.target, self.lo, self.spread):
+                for array in (self.target, self.slot):
                     array[:, index] = np.take_along_axis(array[:, index], order, axis=0)
-                self.mass[:, index] = robust_mass(self.lo[:, index], self.spread[:, index])
+                self.revise(index)
                 mass[:, moved] = self.mass[:, index]
                 risk[:, moved] = np.take_along_axis(risk[:, moved], order, axis=0)
         return np.einsum("sr,sr->r", mass, risk)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -62,16 +63,12 @@ class AgentRows:
     def weights(self, opponents: Opponents, absent: Literal["zero", "uniform"]) -> NDArray[np.float64] | None:
         """Probability (R,) that each row's replies are known to have at least, the product over the others; None: all 0."""
         actions = self.table.actions
+        check_sets(opponents, actions, self.num_keys)
         weight = np.ones(len(self.key))
         for other in range(len(actions)):
             if other == self.agent:
                 continue
             floor = None if opponents is None else opponents[other]
-            if floor is not None and floor.shape != (self.num_keys, actions[other]):
-                raise ConfigError(
-                    f"floors of agent {other} have shape {floor.shape}: must be {(self.num_keys, actions[other])}, "
-                    "one row per key of the table."
-                )
             played = self.choices[:, other]
             plays = np.flatnonzero(played < actions[other])
             if floor is not None:
@@ -80,18 +77,19 @@ class AgentRows:
                 weight[plays] *= 1.0 / actions[other] if absent == "uniform" else 0.0
         return weight if weight.any() else None
 
-    def bounds(self, side: Side) -> tuple[NDArray[np.intp], NDArray[np.float64], NDArray[np.float64]]:
-        """Target, lo and spread (S+1, R) of one side, the unseen successor first."""
-        table, order = self.table, self.order
-        harm = self.num_keys + (side != "lower")
-        target = np.concatenate([np.full((1, len(order)), harm), self.target])
+    def bounds(
+        self, side: Side, at: slice | NDArray[np.intp]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Least mass and how much more there may be, (S+1, r) each, of the rows ``at``; what was never seen comes first."""
+        table, rows = self.table, self.order[at]
         if side == "mean":
-            lo = np.concatenate([table.mean_unseen[None, order], table.mean[order].T])
-            return target, lo, np.zeros_like(lo)
-        lo = np.concatenate([np.zeros((1, len(order))), table.lo[order].T])
-        hi = np.concatenate([table.unseen[None, order], table.hi[order].T])
-        return target, lo, np.maximum(0.0, hi - lo)
+            lo = np.concatenate([table.mean_unseen[None, rows], table.mean[rows].T])
+            return lo, np.zeros_like(lo)
+        lo = np.concatenate([np.zeros((1, len(rows))), table.lo[rows].T])
+        hi = np.concatenate([table.unseen[None, rows], table.hi[rows].T])
+        return lo, np.maximum(0.0, hi - lo)
 
+    @cached_property
     def predecessors(self) -> csr_array:
         """Rows that lead to each value: entry (successor, row)."""
         targets = self.target.T
@@ -100,6 +98,13 @@ class AgentRows:
         shape = (len(targets), self.num_keys + 2)
         return csr_array(csr_array((ones, targets.ravel(), ends), shape=shape).T)
 
+    def same_rows(self, table: TransitionTable) -> bool:
+        """Whether a table differs from this one in nothing but probabilities."""
+        names = ("row_key", "row_joint", "succ", "violated", "ended")
+        return table.num_keys == self.num_keys and all(
+            np.array_equal(getattr(self.table, name), getattr(table, name)) for name in names
+        )
+
 
 def spans(ends: NDArray[np.intp], keys: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """All indices from ``ends[key]`` to ``ends[key + 1]`` of some keys, and the position in ``keys`` each belongs to."""
@@ -107,3 +112,17 @@ def spans(ends: NDArray[np.intp], keys: NDArray[np.intp]) -> tuple[NDArray[np.in
     owner = np.repeat(np.arange(len(keys)), count)
     skip = np.repeat(first - (np.cumsum(count) - count), count)
     return np.arange(len(owner)) + skip, owner
+
+
+def check_sets(opponents: Opponents, actions: Sequence[int], num_keys: int) -> None:
+    """Refuse opponents' arrays of a wrong shape.
+
+    Raises:
+        ConfigError: names the agent and both shapes.
+    """
+    for agent, given in enumerate(opponents or ()):
+        if given is not None and given.shape != (num_keys, actions[agent]):
+            raise ConfigError(
+                f"floors of agent {agent} have shape {given.shape}: must be {(num_keys, actions[agent])}, "
+                "one row per key of the table."
+            )

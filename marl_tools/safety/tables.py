@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from marl_tools.core.transitions import TransitionTable
 from marl_tools.safety.recursion import Sweep
-from marl_tools.safety.rows import AgentRows, Opponents, Side
+from marl_tools.safety.rows import AgentRows, Opponents, Side, check_sets
 
 NEVER = np.iinfo(np.uint16).max
 """Price that no slack pays."""
@@ -47,7 +47,8 @@ class RiskTables:
         self.price = np.empty((horizon + 1, 0, num_actions), np.uint16)
         self.lower = np.empty((horizon + 1, 0, num_actions), np.float32) if with_lower else None
         self.mean = np.empty((horizon + 1, 0, num_actions), np.float32)
-        self._table: TransitionTable | None = None
+        self._rows: AgentRows | None = None
+        self._sweeps: dict[Side, Sweep] = {}
         self._sets: dict[Side, Opponents] = {}
         self._reserve(0)
 
@@ -69,34 +70,52 @@ class RiskTables:
         Raises:
             ConfigError: too many joint actions, or opponents' arrays of a wrong shape; see `risk_tables`.
         """
+        for sets in (floors, guesses):
+            check_sets(sets, table.actions, table.num_keys)
         self._reserve(table.num_keys)
-        rows = AgentRows(table, self.agent)
+        before = None if self._rows is None else self._rows.table
+        if self._rows is not None and self._rows.same_rows(table):
+            self._rows.table = table
+        else:
+            self._rows, self._sweeps = AgentRows(table, self.agent), {}
         computed = 0
-        for k, keys, q in self._sweep("upper", rows, floors, self.price):
+        for k, keys, q in self._sweep("upper", self._rows, before, floors, self.price):
             self.price[k, keys] = price_levels(q, self.level)
             computed += len(keys)
         if self.lower is not None:
-            for k, keys, q in self._sweep("lower", rows, floors, self.lower):
+            for k, keys, q in self._sweep("lower", self._rows, before, floors, self.lower):
                 low = q.astype(np.float32)
                 self.lower[k, keys] = np.where(low > q, np.nextafter(low, np.float32(-1)), low)
-        for k, keys, q in self._sweep("mean", rows, guesses, self.mean):
+        for k, keys, q in self._sweep("mean", self._rows, before, guesses, self.mean):
             self.mean[k, keys] = q
-        self._table, self.num_keys = table, table.num_keys
+        self.num_keys = table.num_keys
         return computed
 
     def _sweep(
-        self, side: Side, rows: AgentRows, opponents: Opponents, looked_up: NDArray
+        self,
+        side: Side,
+        rows: AgentRows,
+        before: TransitionTable | None,
+        opponents: Opponents,
+        looked_up: NDArray,
     ) -> Iterator[tuple[int, NDArray[np.intp], NDArray[np.float64]]]:
         """Recompute what is stale: (k, rows (m,) of ``looked_up`` to fill, their Q (m, n))."""
-        known, stale = slice(1, rows.num_keys + 1), None
-        if self._table is not None:
-            stale = _changed_rows(side, self._table, rows.table)
+        known, stale, changed = slice(1, rows.num_keys + 1), None, None
+        if before is not None:
+            stale = np.zeros(rows.num_keys, bool)
+            changed = _changed_rows(side, before, rows.table)
+            stale[slice(None) if changed is None else rows.table.row_key[changed]] = True
             stale |= _changed_sets(self._sets[side], opponents, rows.num_keys, self.agent)
         # Copied, since an opponent model may go on in the same arrays.
         self._sets[side] = opponents and [None if one is None else one.copy() for one in opponents]
         if stale is not None and not stale.any():
             return
-        sweep = Sweep(rows, side, opponents)
+        if side in self._sweeps and changed is not None:
+            sweep = self._sweeps[side]
+            sweep.weigh(opponents)
+            sweep.revise(np.flatnonzero(changed[rows.order]))
+        else:
+            sweep = self._sweeps[side] = Sweep(rows, side, opponents)
         for k, (keys, q) in enumerate(sweep.run(self._values[side][:, known], stale=stale), start=1):
             if stale is None and k > 1:
                 looked_up[k, known] = looked_up[k - 1, known]
@@ -123,31 +142,22 @@ def _extend(array: NDArray, more: int, fill: float) -> NDArray:
     return np.concatenate([array, new], axis=1)
 
 
-def _changed_rows(side: Side, old: TransitionTable, new: TransitionTable) -> NDArray[np.bool_]:
-    """Keys (K,) with a row that is new or differs in what this side reads; all where the old rows are not the first ones."""
-    count = len(old.row_key)
-    changed = np.zeros(new.num_keys, bool)
-    same_rows = (
-        count <= len(new.row_key)
-        and np.array_equal(old.row_key, new.row_key[:count])
-        and np.array_equal(old.row_joint, new.row_joint[:count])
-    )
-    if not same_rows:
-        changed[:] = True
-        return changed
-    width = old.succ.shape[1]
-    if new.succ.shape[1] < width:
-        changed[:] = True
-        return changed
-    differs = (new.succ[:count, width:] >= 0).any(1)
-    bounds = ("mean",) if side == "mean" else ("lo", "hi")
-    for name in ("succ", "violated", "ended", *bounds):
+def _changed_rows(side: Side, old: TransitionTable, new: TransitionTable) -> NDArray[np.bool_] | None:
+    """Rows (R,) that are new or differ in what this side reads; None where the old rows are not the first of the new."""
+    count, width = old.succ.shape
+    if len(new.row_key) < count or new.succ.shape[1] < width:
+        return None
+    for name in ("row_key", "row_joint"):
+        if not np.array_equal(getattr(old, name), getattr(new, name)[:count]):
+            return None
+    changed = np.ones(len(new.row_key), bool)
+    changed[:count] = (new.succ[:count, width:] >= 0).any(1)
+    for name in ("succ", "violated", "ended", *(("mean",) if side == "mean" else ("lo", "hi"))):
         before, after = getattr(old, name), getattr(new, name)[:count, :width]
-        differs |= (before != after).reshape(count, -1).any(1)
+        if not np.array_equal(before, after):  # mostly they are: then no row-wise comparison is needed
+            changed[:count] |= (before != after).reshape(count, -1).any(1)
     unseen = "mean_unseen" if side == "mean" else "unseen"
-    differs |= getattr(old, unseen) != getattr(new, unseen)[:count]
-    changed[old.row_key[differs]] = True
-    changed[new.row_key[count:]] = True
+    changed[:count] |= getattr(old, unseen) != getattr(new, unseen)[:count]
     return changed
 
 
