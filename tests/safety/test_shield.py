@@ -73,6 +73,7 @@ def test_levels_never_admit_what_exact_arithmetic_refuses(q, slack, max_risk):
     assert (levels[prices == 0] == 0).all()
     assert (levels[prices > 1e-11] > 0).all()
     assert (levels * level >= np.minimum(prices, (NEVER - 1) * level) - 1e-11).all()
+    assert slack_levels(np.array([slack]), level)[0] * level <= slack + 1e-11
 
 
 def test_an_affordable_action_is_played_and_paid_until_the_slack_is_gone():
