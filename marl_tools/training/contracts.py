@@ -1,0 +1,93 @@
+"""What the trainer asks of the objects that are handed to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from marl_tools.core.types import AgentID, EpisodeLog, VectorStep
+
+
+class Actor(Protocol):
+    """What a rollout asks of the policy of one group; rows are env-major, (E, A, ...)."""
+
+    def act(
+        self, obs: NDArray[Any], mask: NDArray[np.bool_] | None
+    ) -> tuple[NDArray[Any], NDArray[np.float32]]:
+        """Sampled actions and their log-probabilities."""
+        ...
+
+
+class Critic(Protocol):
+    """What `GroupRollout.evaluate` asks of a value function."""
+
+    def values(self, obs: NDArray[Any]) -> NDArray[np.float32]:
+        """Values (N, A) of observations (N, A, ...)."""
+        ...
+
+    def values_of(self, obs: NDArray[Any], agents: NDArray[np.intp]) -> NDArray[np.float32]:
+        """Values (n,) of single observations (n, ...), row k being of agent ``agents[k]`` in the group."""
+        ...
+
+
+class Guard(Protocol):
+    """What stands between the policies and the envs; `training.shielding.ShieldedTeam` is one."""
+
+    @property
+    def masks_actions(self) -> bool: ...
+
+    def begin(self, step: VectorStep) -> None:
+        """Take in the first step of the envs."""
+        ...
+
+    def masks(self, step: VectorStep) -> Mapping[str, NDArray[np.bool_]]:
+        """What each group may sample from, (E, A, choices); asked for if `masks_actions`."""
+        ...
+
+    def execute(
+        self, step: VectorStep, proposals: Mapping[str, NDArray[Any]]
+    ) -> tuple[Mapping[str, NDArray[Any]], Sequence[Mapping[str, Any]]]:
+        """The actions to play, and notes for the episode logs."""
+        ...
+
+    def observe(self, step: VectorStep) -> Mapping[str, NDArray[np.float64]]:
+        """What is added to the rewards (E, A) of each group."""
+        ...
+
+
+class LearningGuard(Guard, Protocol):
+    """A guard that learns on the way and belongs to the checkpoint."""
+
+    def policies_changed(self) -> None:
+        """The policies have just been updated."""
+        ...
+
+    def state(self) -> NDArray[np.uint8]: ...
+
+    def load(self, state: NDArray[np.uint8]) -> None: ...
+
+
+class Constraint(Protocol):
+    """What the trainer asks of a constraint; `safety.lagrange.LagrangeConstraint` is one."""
+
+    def update(self, episodes: Sequence[EpisodeLog]) -> None:
+        """Look at the episodes that have just ended, once per rollout."""
+        ...
+
+    def penalise(
+        self,
+        agents: Sequence[AgentID],
+        reward_advantages: NDArray[np.float32],
+        cost_advantages: NDArray[np.float32],
+    ) -> NDArray[np.float32]:
+        """The policy's advantages, all arrays (T, E, A)."""
+        ...
+
+    def figures(self) -> dict[str, Any]: ...
+
+    def state(self) -> dict[str, Any]: ...
+
+    def load(self, state: dict[str, Any]) -> None: ...
