@@ -16,6 +16,7 @@ from rich.table import Table
 
 from marl_tools import __version__
 from marl_tools.core.checks import at_least
+from marl_tools.core.clip_files import file_stem
 from marl_tools.core.errors import (
     ConfigError,
     CorruptFileError,
@@ -29,8 +30,11 @@ from marl_tools.core.logging import configure_logging, console
 from marl_tools.envs.tasks import find_task, task_names
 from marl_tools.experiment.config import RunConfig, check_trust
 from marl_tools.experiment.film import film_episodes, film_grid
-from marl_tools.experiment.run import Interrupted, RunResult, evaluate_run, load_config, resume, train
-from marl_tools.training.policy import load_policy
+from marl_tools.experiment.folder import load_config
+from marl_tools.experiment.run import Interrupted, RunResult, resume, train
+from marl_tools.experiment.tables import print_certificate, print_evaluation, print_explanation, print_returns
+from marl_tools.experiment.team import certify_run, evaluate_run, load_team
+from marl_tools.training.shielded_policy import ShieldedPolicy, explain
 
 _USAGE = """\
 marl-tools: train PettingZoo teams, evaluate and film them.
@@ -40,6 +44,7 @@ marl-tools: train PettingZoo teams, evaluate and film them.
   marl-tools train --resume RUN [--timesteps N]                     go on with a stopped run
   marl-tools evaluate RUN [--episodes N]                            returns of a trained team, with intervals
   marl-tools record RUN [--episodes N] [--grid 2x2]                 films of a trained team
+  marl-tools explain RUN EPISODE STEP                               why the shield decided as it did
   marl-tools tasks                                                  the environments known by name
 
 ENV is a task name (marl-tools tasks) or package.module:function that returns a parallel env.
@@ -112,6 +117,23 @@ class RecordArgs:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ExplainArgs:
+    """Replay an evaluation episode of a shielded team up to a step and say why the shield let each agent do what it did.
+
+    Args:
+        run: the run folder.
+        episode: number of the evaluation episode, from 0.
+        step: number of the step, from 1.
+        trust: import code that the run folder names.
+    """
+
+    run: Annotated[Path, tyro.conf.Positional]
+    episode: Annotated[int, tyro.conf.Positional]
+    step: Annotated[int, tyro.conf.Positional]
+    trust: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class TasksArgs:
     """List the environments that are known by name."""
 
@@ -122,7 +144,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     # A window would need a display; films do not.
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
-    commands = {"train": _train, "evaluate": _evaluate, "record": _record, "tasks": _tasks}
+    commands = {
+        "train": _train,
+        "evaluate": _evaluate,
+        "record": _record,
+        "explain": _explain,
+        "tasks": _tasks,
+    }
     if not args or args[0] in ("-h", "--help", "help"):
         print(_USAGE)
         return 0 if args else 2
@@ -188,28 +216,26 @@ def _parse(kind: type[Any], args: list[str], command: str, default: Any = None) 
 def _evaluate(args: list[str]) -> None:
     call: EvaluateArgs = _parse(EvaluateArgs, args, "evaluate")
     config = _trusted_config(call.run, call.trust, call.seed)
-    policy = load_policy(call.run, deterministic=call.deterministic)
+    policy = load_team(call.run, config, deterministic=call.deterministic)
     with console().status(f"playing {call.episodes} episodes"):
         evaluation = evaluate_run(config, policy, episodes=call.episodes)
     confidence = config.final_policy_eval_confidence
     summary = evaluation.summary(confidence)
     save_to_file({"policy": "trained", "seed": config.eval_seed, **summary}, call.run, "evaluation.json")
-    table = Table(title=f"{config.env}: return over {call.episodes} episodes")
-    for title in ("", "mean", f"{confidence:.0%} interval"):
-        table.add_column(title, justify="left" if title == "" else "right")
-    returns = summary["returns"]
-    for name, row in {"mean over agents": returns["mean_over_agents"], **returns["agents"]}.items():
-        interval = "-" if row["interval"] is None else "{:.3f} to {:.3f}".format(*row["interval"])
-        table.add_row(name, f"{row['mean']:.3f}", interval)
-    Console().print(table)
+    print_evaluation(config.env, summary)
     print(f"written to {call.run / 'evaluation.json'}")
+    certificate = certify_run(config, evaluation, policy)
+    if certificate:
+        save_to_file(certificate, call.run, "certificate.json")
+        print_certificate(certificate)
+        print(f"written to {call.run / 'certificate.json'}")
 
 
 def _record(args: list[str]) -> None:
     call: RecordArgs = _parse(RecordArgs, args, "record")
     at_least(1)("--episodes", call.episodes)
     config = _trusted_config(call.run, call.trust, call.seed)
-    policy = load_policy(call.run, deterministic=call.deterministic)
+    policy = load_team(call.run, config, deterministic=call.deterministic)
     folder = call.out or call.run / "videos"
     common = {"fps": call.fps, "overlay": call.overlay}
     if call.grid is None:
@@ -229,7 +255,7 @@ def _record(args: list[str]) -> None:
             film_grid(
                 config.factory(),
                 policy,
-                folder / f"{call.name}-{call.grid}.{call.format}",
+                folder / f"{file_stem(call.name)}-{call.grid}.{call.format}",
                 rows=rows,
                 cols=cols,
                 seed=config.eval_seed + number * rows * cols,
@@ -239,6 +265,22 @@ def _record(args: list[str]) -> None:
         ]
     for clip in clips:
         print(clip)
+
+
+def _explain(args: list[str]) -> None:
+    call: ExplainArgs = _parse(ExplainArgs, args, "explain")
+    config = _trusted_config(call.run, call.trust, None)
+    policy = load_team(call.run, config)
+    if not isinstance(policy, ShieldedPolicy):
+        raise ConfigError(f"{call.run} has no shield to explain: train with --shield ledger or step")
+    env = config.factory()(split="eval")
+    try:
+        rows = explain(
+            env, policy, seed=config.eval_seed + at_least(0)("EPISODE", call.episode), step=call.step
+        )
+    finally:
+        env.close()
+    print_explanation(f"evaluation episode {call.episode}, step {call.step}", rows)
 
 
 def _tasks(args: list[str]) -> None:
@@ -265,23 +307,9 @@ def _grid(text: str) -> tuple[int, int]:
 
 def _print_result(result: RunResult) -> None:
     """Returns before and after, agent by agent, and where the files are."""
-    columns = {
-        title: evaluation.mean_returns()
-        for title, evaluation in (("random", result.before), ("trained", result.after))
-        if evaluation
-    }
-    if columns:
-        evaluation = result.after or result.before
-        assert evaluation is not None
-        table = Table(title=f"mean return over {len(evaluation.episodes)} episodes")
-        table.add_column("")
-        for title in columns:
-            table.add_column(title, justify="right")
-        for row in dict.fromkeys(name for column in columns.values() for name in column):
-            table.add_row(
-                row, *(f"{column[row]:.3f}" if row in column else "" for column in columns.values())
-            )
-        Console().print(table)
+    print_returns(result.before, result.after)
+    if result.certificate:
+        print_certificate(result.certificate)
     print(f"run folder  {result.folder}")
     for clip in sorted((result.folder / "videos").glob("*.mp4")):
         print(f"video       {clip}")

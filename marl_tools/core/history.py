@@ -52,6 +52,8 @@ class EpisodeBuilder:
         self.split: Split = split
         self.update: int | None = None
         self.open = False
+        self.costed = False
+        """Whether any info has held a cost so far: without one, costs of 0 say nothing."""
         self._episode = -1
 
     @property
@@ -156,6 +158,7 @@ class EpisodeBuilder:
                     raise EnvError(
                         f"{self.env_name}: infos[{agent!r}]['cost'] must be finite and >= 0, got {cost}."
                     )
+                self.costed = True
                 self.costs[agent] += cost
                 if cost > 0 and self._first_violation[agent] is None:
                     self._first_violation[agent] = self.length

@@ -110,6 +110,8 @@ class GameVectorEnv:
             episodes=episodes,
             infos=list(self._infos),
             final_infos=[None] * self.num_envs,
+            keys=self.state_keys(),
+            final_keys=list(self.final_keys),
         )
 
     def step(
@@ -152,6 +154,8 @@ class GameVectorEnv:
             episodes=logs,
             infos=list(self._infos),
             final_infos=final_infos,
+            keys=self.state_keys(),
+            final_keys=list(self.final_keys),
         )
 
     def close(self) -> list[EpisodeLog]:

@@ -71,6 +71,7 @@ class RunConfig:
         final_policy_eval_horizons: report returns over the first so many steps.
         final_policy_eval_seed_offset: evaluation episode i has the seed ``seed + offset + i``.
         final_policy_eval_confidence: of the intervals.
+        native: step the env in arrays, where it has such a form (crossing, corridor, the gridmaps, stag_hunt).
         threads: torch threads; 1 is fastest for small networks.
         use_wandb: send episodes, updates and clips to wandb as well.
         wandb_mode: "offline" needs neither account nor network.
@@ -99,6 +100,7 @@ class RunConfig:
     final_policy_eval_horizons: tuple[int, ...] = (1, 10, 50, 100, 200)
     final_policy_eval_seed_offset: int = 1_000_000
     final_policy_eval_confidence: float = 0.95
+    native: bool = False
     threads: int = 1
     use_wandb: bool = False
     wandb_mode: Literal["offline", "online", "disabled"] = "offline"

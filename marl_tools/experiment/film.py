@@ -86,7 +86,7 @@ def film_grid(
     envs: list[EpisodeRecorder] = []
     try:
         envs.extend(factory(render_mode="rgb_array", split="eval") for _ in range(rows * cols))
-        rate = fps or (getattr(envs[0], "metadata", None) or {}).get("render_fps") or 30
+        rate = fps if fps is not None else (getattr(envs[0], "metadata", None) or {}).get("render_fps") or 30
         path.parent.mkdir(parents=True, exist_ok=True)
         policy.seed(seed)
         states = [env.reset(seed=seed + index) for index, env in enumerate(envs)]

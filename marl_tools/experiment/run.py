@@ -3,54 +3,46 @@
 from __future__ import annotations
 
 import dataclasses
-import platform
 import secrets
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from marl_tools.core import wandb
 from marl_tools.core.errors import ConfigError, MarlToolsError, NonFiniteError
 from marl_tools.core.history import History
-from marl_tools.core.io import JsonLines, create_dir, load_from_file, save_to_file
+from marl_tools.core.io import JsonLines, save_to_file
 from marl_tools.core.logging import log
-from marl_tools.core.types import EpisodeLog
+from marl_tools.core.types import EpisodeLog, VectorEnv
 from marl_tools.experiment.config import RunConfig, check_trust
 from marl_tools.experiment.film import film_episodes
+from marl_tools.experiment.folder import checkpoint_path, fresh_folder, load_config, write_settings
+from marl_tools.experiment.native import native_envs
 from marl_tools.experiment.progress import Progress
+from marl_tools.experiment.safety import make_constraint, make_shield, warn_if_patience_is_short
+from marl_tools.experiment.team import certify_run, evaluate_run, load_team
 from marl_tools.training.checkpoint import load_checkpoint, save_checkpoint
-from marl_tools.training.evaluate import Evaluation, Policy, evaluate
+from marl_tools.training.evaluate import Evaluation, Policy
 from marl_tools.training.ippo import IPPO
-from marl_tools.training.policy import RandomPolicy, TeamPolicy, load_policy
+from marl_tools.training.policy import RandomPolicy, load_policy
+from marl_tools.training.shielded_policy import calibrate
+from marl_tools.training.shielding import ShieldedTeam
 from marl_tools.vector import SerialVectorEnv
-
-_PACKAGES = (
-    "marl-tools",
-    "pettingzoo",
-    "gymnasium",
-    "supersuit",
-    "mpe2",
-    "numpy",
-    "torch",
-    "moviepy",
-    "wandb",
-)
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """A finished run: its folder, and the evaluation of random play and of the team (None where not asked for)."""
+    """A finished run: its folder, evaluations of random play and of the team, and the certificate; None where not made."""
 
     folder: Path
     before: Evaluation | None
     after: Evaluation | None
+    certificate: dict[str, Any] | None = None
 
 
 class Interrupted(MarlToolsError):
@@ -66,7 +58,7 @@ def train(config: RunConfig) -> list[RunResult]:
         Interrupted: Ctrl-C or SIGTERM, after the state was saved.
     """
     runs = config.runs()
-    folders = [_fresh_folder(run) for run in runs]
+    folders = [fresh_folder(run) for run in runs]
     return [_Run(run, folder).train() for run, folder in zip(runs, folders, strict=True)]
 
 
@@ -82,41 +74,10 @@ def resume(folder: Path, *, timesteps: int | None = None, trusted: bool = False)
     check_trust(config, trusted)
     if timesteps is not None:
         config = dataclasses.replace(config, timesteps=timesteps)
-    checkpoint = folder / "checkpoints" / "latest.safetensors"
+    checkpoint = checkpoint_path(folder)
     if not checkpoint.exists():
         raise ConfigError(f"{folder} has no checkpoint yet: delete the folder and train anew")
     return _Run(config, folder).train(load_checkpoint(checkpoint))
-
-
-def load_config(folder: Path) -> RunConfig:
-    """The settings of a run folder.
-
-    Raises:
-        ConfigError: the folder is no run folder.
-        CorruptFileError: its config.json is damaged.
-    """
-    try:
-        return RunConfig.from_flat(load_from_file(folder, "config.json"))
-    except FileNotFoundError:
-        raise ConfigError(f"{folder} is not a run folder: it has no config.json") from None
-
-
-def evaluate_run(
-    config: RunConfig,
-    policy: Policy,
-    *,
-    episodes: int,
-    on_episode: Callable[[EpisodeLog], None] | None = None,
-) -> Evaluation:
-    """Evaluate a policy on the run's env, with the run's evaluation seeds and horizons."""
-    return evaluate(
-        config.factory(),
-        policy,
-        episodes=episodes,
-        seed=config.eval_seed,
-        horizons=config.final_policy_eval_horizons,
-        on_episode=on_episode,
-    )
 
 
 class _Run:
@@ -128,6 +89,7 @@ class _Run:
         self.config, self.folder = config, folder
         self.factory = config.factory()
         self.history = History()
+        self.shield: ShieldedTeam | None = None
         self.tracker: wandb.Run | None = None
 
     def train(self, checkpoint: tuple[dict[str, Any], dict[str, Any]] | None = None) -> RunResult:
@@ -136,10 +98,19 @@ class _Run:
 
         config, folder = self.config, self.folder
         torch.set_num_threads(config.threads)
-        envs = SerialVectorEnv(partial(self.factory), config.num_envs)
+        envs = self._make_envs()
         try:
-            config.check_team(tuple(agent for group in envs.groups for agent in group.agents))
-            trainer = IPPO(envs, config.ippo, seed=config.seed, total_frames=config.timesteps)
+            agents = tuple(agent for group in envs.groups for agent in group.agents)
+            config.check_team(agents)
+            self.shield = self._make_shield(envs)
+            trainer = IPPO(
+                envs,
+                config.ippo,
+                seed=config.seed,
+                total_frames=config.timesteps,
+                constraint=make_constraint(config.safety, agents),
+                shield=self.shield,
+            )
             if checkpoint:
                 done = folder / "done.json"
                 # Without it the run was stopped after its last update: its evaluation and film are missing.
@@ -149,11 +120,12 @@ class _Run:
                     )
                 trainer.load(*checkpoint)
                 done.unlink(missing_ok=True)
-            self._write_settings()
+            write_settings(config, folder)
             self.tracker = wandb.start_run("ippo", 0, config.to_base(), {"wandb_dir": folder})
             try:
                 before = None if checkpoint else self._evaluate(RandomPolicy(envs.groups), "random")
                 self._learn(trainer)
+                self._calibrate(trainer)
                 result = self._finish(before)
             except BaseException:
                 wandb.finish(self.tracker, exit_code=1)
@@ -162,6 +134,26 @@ class _Run:
             return result
         finally:
             envs.close()
+
+    def _make_envs(self) -> VectorEnv:
+        if not self.config.native:
+            return SerialVectorEnv(self.factory, self.config.num_envs)
+        return native_envs(self.factory, self.config.num_envs)
+
+    def _make_shield(self, envs: VectorEnv) -> ShieldedTeam | None:
+        config = self.config
+        if config.safety.shield == "none":
+            return None
+        env = self.factory()
+        try:
+            team = make_shield(
+                config.safety, env, envs.groups, num_envs=config.num_envs, gamma=config.ippo.gamma
+            )
+            assert team is not None
+            warn_if_patience_is_short(config.safety, team)
+            return team
+        finally:
+            env.close()
 
     def _learn(self, trainer: IPPO) -> None:
         config, envs = self.config, trainer.envs
@@ -195,6 +187,8 @@ class _Run:
                         "collect_seconds": collected - started,
                         "update_seconds": time.perf_counter() - collected,
                         "groups": figures,
+                        **({"constraint": trainer.constraint.figures()} if trainer.constraint else {}),
+                        **({"shield": self.shield.figures()} if self.shield else {}),
                     }
                     update_lines.append(row)
                     wandb.log_history(self.tracker, episodes, "train")
@@ -218,14 +212,32 @@ class _Run:
                 ) from None
             self._save(trainer)
 
+    def _calibrate(self, trainer: IPPO) -> None:
+        """Fill the floors under the others' behaviour while everything holds still, and keep them with the run."""
+        episodes = self.config.safety.shield_calibrate
+        if not (self.shield and episodes):
+            return
+        log(f"calibrating the shield over {episodes} episodes", type="shield")
+        env = self.factory()
+        try:
+            # Seeds of their own: those of the evaluation must be fresh.
+            seed = self.config.eval_seed + self.config.final_policy_eval_seed_offset
+            calibrate(env, load_policy(self.folder), self.shield, episodes=episodes, seed=seed)
+        finally:
+            env.close()
+        self._save(trainer)
+
     def _finish(self, before: Evaluation | None) -> RunResult:
-        after = self._evaluate(load_policy(self.folder), "trained")
+        policy = load_team(self.folder, self.config)
+        after, certificate = self._evaluate(policy, "trained"), None
+        if after and (certificate := certify_run(self.config, after, policy)):
+            save_to_file(certificate, self.folder, "certificate.json")
         if self.config.video_episodes:
             self._film("final", episodes=self.config.video_episodes)
         save_to_file({"timesteps": self.config.timesteps, "finished": time.time()}, self.folder, "done.json")
-        return RunResult(self.folder, before, after)
+        return RunResult(self.folder, before, after, certificate)
 
-    def _evaluate(self, policy: RandomPolicy | TeamPolicy, name: str) -> Evaluation | None:
+    def _evaluate(self, policy: Policy, name: str) -> Evaluation | None:
         config = self.config
         if config.final_policy_eval_episodes == 0:
             return None
@@ -246,49 +258,19 @@ class _Run:
         try:
             film_episodes(
                 self.factory,
-                load_policy(self.folder),
+                load_team(self.folder, self.config),
                 self.folder / "videos",
                 episodes=episodes,
                 seed=self.config.eval_seed,
                 name=name,
                 on_saved=saved,
             )
-        except MarlToolsError as error:
-            log(f"no film: {error}", type="video", priority="WARNING")
+        # Not only our own errors: a renderer without a screen or a driver raises anything.
+        except Exception as error:
+            log(f"no film: {error!r}", type="video", priority="WARNING")
 
     def _save(self, trainer: IPPO) -> None:
-        save_checkpoint(self.folder / "checkpoints" / "latest.safetensors", *trainer.state())
-
-    def _write_settings(self) -> None:
-        try:
-            create_dir(self.folder)
-        except OSError as error:
-            raise ConfigError(f"cannot make the run folder {self.folder}: {error.strerror}") from error
-        save_to_file(self.config.to_flat(), self.folder, "config.json")
-        versions = {"python": platform.python_version(), "platform": platform.platform()}
-        for package in _PACKAGES:
-            with suppress(ImportError):
-                versions[package] = version(package)
-        save_to_file(versions, self.folder, "versions.json")
-
-
-def _fresh_folder(config: RunConfig) -> Path:
-    """The run folder: ``out`` must be empty or absent; a default name that is taken gets a number."""
-    folder = config.folder
-    taken = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
-    if config.out is None:
-        number = 2
-        while taken:
-            folder = config.folder.with_name(f"{config.folder.name}-{number}")
-            taken, number = folder.exists(), number + 1
-    elif taken:
-        hint = (
-            f"go on with it by: marl-tools train --resume {folder}"
-            if (folder / "config.json").exists()
-            else ""
-        )
-        raise ConfigError(f"{folder} is not empty: give another --out{hint and ', or ' + hint}")
-    return folder
+        save_checkpoint(checkpoint_path(self.folder), *trainer.state())
 
 
 @contextmanager

@@ -9,8 +9,9 @@ from typing import Any, Literal, cast
 from marl_tools.core.checks import at_least, between
 from marl_tools.core.errors import ConfigError
 from marl_tools.core.logging import log
+from marl_tools.core.spaces import AgentGroup
 from marl_tools.core.transitions import Solvable
-from marl_tools.core.types import AgentID, VectorEnv
+from marl_tools.core.types import AgentID
 from marl_tools.core.wrappers import infer_episode_cap
 from marl_tools.safety.config import (
     OpponentMode,
@@ -117,8 +118,10 @@ def make_constraint(settings: SafetySettings, agents: Sequence[AgentID]) -> Lagr
     return LagrangeConstraint(agents, settings.lagrange, dual)
 
 
-def make_shield(settings: SafetySettings, envs: VectorEnv, env: Any, *, gamma: float) -> ShieldedTeam | None:
-    """The shielded team of a run, or None. ``env`` is a single copy, wrapped as in the run.
+def make_shield(
+    settings: SafetySettings, env: Any, groups: Sequence[AgentGroup], *, num_envs: int, gamma: float
+) -> ShieldedTeam | None:
+    """The shielded team of a run, or None. ``env`` is a single copy, an `EpisodeRecorder` outermost.
 
     Raises:
         ConfigError: no key, no cap and no horizon, a horizon beyond the cap, or an env that cannot be enumerated
@@ -126,7 +129,7 @@ def make_shield(settings: SafetySettings, envs: VectorEnv, env: Any, *, gamma: f
     """
     if settings.shield == "none":
         return None
-    name = envs.env_name
+    name = env.env_name
     if getattr(env, "state_key", None) is None:
         raise ConfigError(
             f"{name} has no state_key(): a shield needs the exact Markov state of the joint system. Add the method to your "
@@ -148,22 +151,25 @@ def make_shield(settings: SafetySettings, envs: VectorEnv, env: Any, *, gamma: f
     exact = None
     if solvable and (settings.shield_model == "exact" or settings.shield_support == "declared"):
         exact = solve(cast(Solvable, env))
-    team = ShieldedTeam(
-        envs.groups,
+    return ShieldedTeam(
+        groups,
         list(env.possible_agents),
         config,
-        num_envs=envs.num_envs,
+        num_envs=num_envs,
         env_name=name,
         support=None if exact is None else (exact.keys, exact.table),
         law=exact.table if exact is not None and settings.shield_model == "exact" else None,
         gamma=gamma,
     )
-    needed = config.visits_needed(max(1, len(team.world.keys)))
+
+
+def warn_if_patience_is_short(settings: SafetySettings, team: ShieldedTeam) -> None:
+    """Say once how many visits it takes until the learned bound can admit an action by itself."""
+    needed = team.config.visits_needed(max(1, len(team.world.keys)))
     if settings.shield_model == "learned" and settings.shield_patience < needed:
         log(
-            f"patience {settings.shield_patience} alone cannot certify max_risk={settings.max_risk}: a row of the model needs "
-            f"about {needed} visits for that",
+            f"patience {settings.shield_patience} alone cannot certify max_risk={settings.max_risk}: a row of the world "
+            f"model needs about {needed} visits for that",
             type="shield",
             priority="WARNING",
         )
-    return team

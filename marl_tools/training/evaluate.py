@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -29,10 +29,14 @@ class Policy(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """Finished episodes, and per horizon h each agent's return over the first h steps of each episode."""
+    """Finished episodes, and per horizon h each agent's return over the first h steps of each episode.
+
+    ``costed`` says whether the env gave costs at all.
+    """
 
     episodes: list[EpisodeLog] = field(default_factory=list)
     horizon_returns: dict[int, list[dict[AgentID, float]]] = field(default_factory=dict)
+    costed: bool = False
 
     def mean_returns(self) -> dict[str, float]:
         """Mean return over the episodes: of the mean over agents, under that name, then of each agent."""
@@ -83,9 +87,9 @@ def evaluate(
                 result.horizon_returns[h].append(reached.get(h, dict(env.last_episode.returns)))
             if on_episode:
                 on_episode(env.last_episode)
+        return replace(result, costed=env.builder.costed)
     finally:
         env.close()
-    return result
 
 
 def play_episode(

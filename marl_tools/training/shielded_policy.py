@@ -115,7 +115,12 @@ def calibrate(env: EpisodeRecorder, policy: Policy, team: ShieldedTeam, *, episo
     """Fill the opponents' floors from ``episodes`` episodes in which policies and shields hold still.
 
     Only proposals at keys that the world model knows are counted. Afterwards the tables hold the floors.
+
+    Raises:
+        ConfigError: the shield masks actions: what is sampled under a mask is no proposal.
     """
+    if team.masks_actions:
+        raise ConfigError("shield_calibrate needs shield_action='override': under a mask nothing is proposed")
     counted = _Counted(policy, team)
     for number in range(episodes):
         play_episode(env, counted, seed + number)

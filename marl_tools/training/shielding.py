@@ -111,7 +111,8 @@ class ShieldedTeam:
             legal = [self._legal(step, index) for index in range(len(self.agents))]
             decision = self.shield.decide(proposed, active, legal=legal)
         self._decision = decision
-        for agent in range(len(self.agents)):
+        # What is sampled under the shield's mask is not what the policy would have proposed.
+        for agent in range(0 if self.masks_actions else len(self.agents)):
             rows = active[:, agent] & (decision.key_ids >= 0)
             self.opponents.add(decision.key_ids[rows], agent, proposed[rows, agent])
         self._count_blocks(decision)

@@ -1,0 +1,79 @@
+"""The run folder: where it is, and the files that say what ran."""
+
+from __future__ import annotations
+
+import platform
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+
+from marl_tools.core.errors import ConfigError
+from marl_tools.core.io import create_dir, load_from_file, save_to_file
+from marl_tools.experiment.config import RunConfig
+
+_PACKAGES = (
+    "marl-tools",
+    "pettingzoo",
+    "gymnasium",
+    "supersuit",
+    "mpe2",
+    "numpy",
+    "torch",
+    "moviepy",
+    "wandb",
+)
+
+
+def load_config(folder: Path) -> RunConfig:
+    """The settings of a run folder.
+
+    Raises:
+        ConfigError: the folder is no run folder.
+        CorruptFileError: its config.json is damaged.
+    """
+    try:
+        return RunConfig.from_flat(load_from_file(folder, "config.json"))
+    except FileNotFoundError:
+        raise ConfigError(f"{folder} is not a run folder: it has no config.json") from None
+
+
+def write_settings(config: RunConfig, folder: Path) -> None:
+    """Make the folder and write ``config.json`` and ``versions.json``.
+
+    Raises:
+        ConfigError: the folder cannot be made.
+    """
+    try:
+        create_dir(folder)
+    except OSError as error:
+        raise ConfigError(f"cannot make the run folder {folder}: {error.strerror}") from error
+    save_to_file(config.to_flat(), folder, "config.json")
+    versions = {"python": platform.python_version(), "platform": platform.platform()}
+    for package in _PACKAGES:
+        with suppress(ImportError):
+            versions[package] = version(package)
+    save_to_file({**versions, "native": config.native}, folder, "versions.json")
+
+
+def checkpoint_path(folder: Path) -> Path:
+    """Where a run keeps its latest checkpoint."""
+    return folder / "checkpoints" / "latest.safetensors"
+
+
+def fresh_folder(config: RunConfig) -> Path:
+    """The run folder: ``out`` must be empty or absent; a default name that is taken gets a number."""
+    folder = config.folder
+    taken = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+    if config.out is None:
+        number = 2
+        while taken:
+            folder = config.folder.with_name(f"{config.folder.name}-{number}")
+            taken, number = folder.exists(), number + 1
+    elif taken:
+        hint = (
+            f"go on with it by: marl-tools train --resume {folder}"
+            if (folder / "config.json").exists()
+            else ""
+        )
+        raise ConfigError(f"{folder} is not empty: give another --out{hint and ', or ' + hint}")
+    return folder

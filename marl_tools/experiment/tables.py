@@ -1,0 +1,77 @@
+"""What a run prints: tables of returns and of the certificate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from marl_tools.training.evaluate import Evaluation
+
+
+def print_returns(before: Evaluation | None, after: Evaluation | None) -> None:
+    """Mean returns of random play and of the team, agent by agent."""
+    columns = {
+        title: evaluation.mean_returns()
+        for title, evaluation in (("random", before), ("trained", after))
+        if evaluation
+    }
+    evaluation = after or before
+    if evaluation is None:
+        return
+    table = Table(title=f"mean return over {len(evaluation.episodes)} episodes")
+    table.add_column("")
+    for title in columns:
+        table.add_column(title, justify="right")
+    for row in dict.fromkeys(name for column in columns.values() for name in column):
+        table.add_row(row, *(f"{column[row]:.3f}" if row in column else "" for column in columns.values()))
+    Console().print(table)
+
+
+def print_evaluation(title: str, summary: Mapping[str, Any]) -> None:
+    """A summary's mean returns with their intervals."""
+    table = Table(title=f"{title}: return over {summary['episodes']} episodes")
+    table.add_column("")
+    for column in ("mean", f"{summary['confidence']:.0%} interval"):
+        table.add_column(column, justify="right")
+    returns = summary["returns"]
+    for name, row in {"mean over agents": returns["mean_over_agents"], **returns["agents"]}.items():
+        interval = "-" if row["interval"] is None else "{:.3f} to {:.3f}".format(*row["interval"])
+        table.add_row(name, f"{row['mean']:.3f}", interval)
+    Console().print(table)
+
+
+def print_certificate(certificate: Mapping[str, Any]) -> None:
+    """Violation probability per horizon, agent and team, with the shield's own bound beside it."""
+    table = Table(title=f"violation probability, from {certificate['episodes']} episodes")
+    table.add_column("steps", justify="right")
+    for title in ("who", "violations", f"{certificate['confidence']:.0%} interval", "shield's bound"):
+        table.add_column(title, justify="left" if title == "who" else "right")
+    shown: set[int] = set()
+    for horizon in certificate["horizons"]:
+        if horizon["h"] in shown:
+            continue
+        shown.add(horizon["h"])
+        for position, (subject, row) in enumerate(horizon["subjects"].items()):
+            interval = row.get("refused") or "{:.4f} to {:.4f}".format(*row["interval"])
+            bound = f"{row['bound']:.4f}" if "bound" in row else ""
+            table.add_row(
+                str(horizon["h"]) if position == 0 else "", subject, str(row["violations"]), interval, bound
+            )
+        table.add_section()
+    Console().print(table)
+    print(certificate["bound_note"])
+
+
+def print_explanation(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """What the shield saw and decided, a column an agent."""
+    table = Table(title=title)
+    table.add_column("")
+    for row in rows:
+        table.add_column(str(row["agent"]))
+    for name in list(rows[0])[1:]:
+        values = [row[name] for row in rows]
+        table.add_row(name, *(f"{value:.4g}" if isinstance(value, float) else str(value) for value in values))
+    Console().print(table)
