@@ -141,6 +141,9 @@ class TasksArgs:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code: 0, 1 for a run that failed, 2 for a wrong call, 130 for Ctrl-C."""
     args = list(sys.argv[1:] if argv is None else argv)
+    # An environment of the user's own lies beside where the command is typed. Last, so that it shadows nothing.
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
     # A window would need a display; films do not.
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
