@@ -1,4 +1,4 @@
-"""The command line: ``marl-tools train | evaluate | record | tasks``."""
+"""The command line: ``marl-tools train | evaluate | record | explain | coverage | tasks``."""
 
 from __future__ import annotations
 
@@ -32,8 +32,15 @@ from marl_tools.experiment.config import RunConfig, check_trust
 from marl_tools.experiment.film import film_episodes, film_grid
 from marl_tools.experiment.folder import load_config
 from marl_tools.experiment.run import Interrupted, RunResult, resume, train
-from marl_tools.experiment.tables import print_certificate, print_evaluation, print_explanation, print_returns
+from marl_tools.experiment.tables import (
+    print_certificate,
+    print_coverage,
+    print_evaluation,
+    print_explanation,
+    print_returns,
+)
 from marl_tools.experiment.team import certify_run, evaluate_run, load_team
+from marl_tools.training.coverage import coverage
 from marl_tools.training.shielded_policy import ShieldedPolicy, explain
 
 _USAGE = """\
@@ -45,6 +52,7 @@ marl-tools: train PettingZoo teams, evaluate and film them.
   marl-tools evaluate RUN [--episodes N]                            returns of a trained team, with intervals
   marl-tools record RUN [--episodes N] [--grid 2x2]                 films of a trained team
   marl-tools explain RUN EPISODE STEP                               why the shield decided as it did
+  marl-tools coverage RUN                                           how much of the env the shield knows
   marl-tools tasks                                                  the environments known by name
 
 ENV is a task name (marl-tools tasks) or package.module:function that returns a parallel env.
@@ -134,6 +142,19 @@ class ExplainArgs:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CoverageArgs:
+    """Say how many keys and rows the world model of a shielded team knows, and the visits that it still needs.
+
+    Args:
+        run: the run folder.
+        trust: import code that the run folder names.
+    """
+
+    run: Annotated[Path, tyro.conf.Positional]
+    trust: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class TasksArgs:
     """List the environments that are known by name."""
 
@@ -152,6 +173,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "evaluate": _evaluate,
         "record": _record,
         "explain": _explain,
+        "coverage": _coverage,
         "tasks": _tasks,
     }
     if not args or args[0] in ("-h", "--help", "help"):
@@ -273,9 +295,7 @@ def _record(args: list[str]) -> None:
 def _explain(args: list[str]) -> None:
     call: ExplainArgs = _parse(ExplainArgs, args, "explain")
     config = _trusted_config(call.run, call.trust, None)
-    policy = load_team(call.run, config)
-    if not isinstance(policy, ShieldedPolicy):
-        raise ConfigError(f"{call.run} has no shield to explain: train with --shield ledger or step")
+    policy = _shielded(call.run, config)
     env = config.factory()(split="eval")
     try:
         rows = explain(
@@ -284,6 +304,22 @@ def _explain(args: list[str]) -> None:
     finally:
         env.close()
     print_explanation(f"evaluation episode {call.episode}, step {call.step}", rows)
+
+
+def _coverage(args: list[str]) -> None:
+    call: CoverageArgs = _parse(CoverageArgs, args, "coverage")
+    config = _trusted_config(call.run, call.trust, None)
+    report = coverage(_shielded(call.run, config).team)
+    save_to_file(report, call.run, "coverage.json")
+    print_coverage(report)
+    print(f"written to {call.run / 'coverage.json'}")
+
+
+def _shielded(run: Path, config: RunConfig) -> ShieldedPolicy:
+    policy = load_team(run, config)
+    if not isinstance(policy, ShieldedPolicy):
+        raise ConfigError(f"{run} has no shield: train with --shield ledger or step")
+    return policy
 
 
 def _tasks(args: list[str]) -> None:

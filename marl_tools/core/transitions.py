@@ -92,3 +92,62 @@ class Solvable(Keyed, Protocol):
         ...
 
     def action_space(self, agent: AgentID) -> Any: ...
+
+
+class LawTable(NamedTuple):
+    """The whole law of an env with K keys and A agents, known exactly."""
+
+    keys: list[Key]
+    initial: NDArray[np.float64]  # (K,) probability of starting there
+    ended: NDArray[np.bool_]  # (K, A)
+    table: TransitionTable  # rows in ascending order of key and joint action
+
+
+class Tabulated(Solvable, Protocol):
+    """A `Solvable` env that enumerates itself in arrays, which is far faster than an `Outcome` at a time."""
+
+    def law_table(self, max_keys: int) -> LawTable:
+        """All keys that play can reach from a start, and the law there.
+
+        Raises:
+            ConfigError: there are more than ``max_keys`` of them.
+        """
+        ...
+
+
+def exact_table(
+    actions: tuple[int, ...],
+    num_keys: int,
+    row_key: NDArray[np.integer],
+    choices: NDArray[np.integer],
+    count: NDArray[np.integer],
+    succ: NDArray[np.integer],
+    law: NDArray[np.float64],
+    violated: NDArray[np.bool_],
+    ended: NDArray[np.bool_],
+) -> TransitionTable:
+    """A known law (``lo == hi``, nothing unseen) of R rows with M outcomes in all, those of a row side by side.
+
+    ``row_key`` (R,), ``choices`` (R, A) and ``count`` (R,) of outcomes; ``succ`` (M,), ``law`` (M,), ``violated`` and
+    ``ended`` (M, A) of each outcome.
+    """
+    row = np.repeat(np.arange(len(count)), count)
+    at = row, np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
+    shape = (len(count), int(count.max()))
+    table_succ, table_law = np.full(shape, -1, np.int32), np.zeros(shape)
+    harmed, over = np.zeros((2, *shape, len(actions)), np.bool_)
+    table_succ[at], table_law[at], harmed[at], over[at] = succ, law, violated, ended & ~violated
+    return TransitionTable(
+        actions=actions,
+        num_keys=num_keys,
+        row_key=row_key.astype(np.int32),
+        row_joint=joint_index(actions, choices),
+        succ=table_succ,
+        violated=harmed,
+        ended=over,
+        lo=table_law,
+        hi=table_law,
+        unseen=np.zeros(len(table_law)),
+        mean=table_law,
+        mean_unseen=np.zeros(len(table_law)),
+    )

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from pettingzoo import ParallelEnv
 
 from marl_tools.core.errors import ConfigError, EnvError
-from marl_tools.core.transitions import Key, Outcome
+from marl_tools.core.transitions import Key, LawTable, Outcome
 from marl_tools.core.types import AgentID
 from marl_tools.envs.game import Game
 from marl_tools.envs.render import draw
+from marl_tools.envs.tabulate import tabulate
 
 FPS = 4
 
@@ -40,7 +41,7 @@ class EpisodeChance:
 
 
 class GameEnv(ParallelEnv):
-    """A `Game` as a parallel env that implements `core.transitions.Solvable`.
+    """A `Game` as a parallel env that implements `core.transitions.Tabulated`.
 
     ``infos[agent]["cost"]`` is 1.0 in a step in which the agent violates, else 0.0. ``max_cycles`` steps truncate who is
     left; the clock is no part of `state_key`. The chance of an episode is drawn at `reset`, so that it depends on
@@ -190,6 +191,10 @@ class GameEnv(ParallelEnv):
         ):
             outcomes[row].append(Outcome(probability, after, tuple(violated), tuple(ended_)))
         return outcomes
+
+    def law_table(self, max_keys: int = 100_000) -> LawTable:
+        """All that play can reach, in arrays; see `core.transitions.Tabulated`."""
+        return tabulate(self.game, max_keys)
 
     def ended_agents(self, key: Key) -> tuple[bool, ...]:
         """Which agents have ended at this key and play nothing."""

@@ -13,6 +13,7 @@ from marl_tools.core.video import ClipWriter
 from marl_tools.core.wrappers.record_video_parallel import RecordVideo, always
 from marl_tools.core.wrappers.recorder import EpisodeRecorder
 from marl_tools.training.evaluate import Policy, play_episode
+from marl_tools.training.shielded_policy import ShieldedPolicy
 
 
 def film_episodes(
@@ -90,6 +91,7 @@ def film_grid(
         path.parent.mkdir(parents=True, exist_ok=True)
         policy.seed(seed)
         states = [env.reset(seed=seed + index) for index, env in enumerate(envs)]
+        players = [_player(policy, env) for env in envs]
         pictures = [env.render() for env in envs]
         with ClipWriter(path, rate) as clip:
             clip.add(tile(pictures, rows, cols))
@@ -98,7 +100,7 @@ def film_grid(
                     if env.builder.open:
                         observations, infos = states[index]
                         live = {agent: observations[agent] for agent in env.agents}
-                        observations, *_, infos = env.step(policy(live, infos))
+                        observations, *_, infos = env.step(players[index](live, infos))
                         states[index] = (observations, infos)
                         pictures[index] = env.render()
                 clip.add(tile(pictures, rows, cols))
@@ -109,3 +111,12 @@ def film_grid(
             env.close()
     assert saved is not None
     return saved
+
+
+def _player(policy: Policy, env: EpisodeRecorder) -> Policy:
+    """The policy itself, or if it has to know its env one of its own that does."""
+    if not isinstance(policy, ShieldedPolicy):
+        return policy
+    player = policy.fork()
+    player.begin(env)
+    return player

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from marl_tools.core.checks import at_least, between
-from marl_tools.core.errors import ConfigError
 from marl_tools.core.logging import log
 from marl_tools.core.spaces import AgentGroup
-from marl_tools.core.transitions import Solvable
 from marl_tools.core.types import AgentID
-from marl_tools.core.wrappers import infer_episode_cap
 from marl_tools.safety.config import (
     OpponentMode,
     OverBudget,
@@ -21,8 +18,8 @@ from marl_tools.safety.config import (
     ShieldAction,
     ShieldConfig,
 )
-from marl_tools.safety.exact import solve
 from marl_tools.safety.lagrange import LagrangeConfig, LagrangeConstraint
+from marl_tools.training.build import build_team
 from marl_tools.training.shielding import ShieldedTeam
 
 
@@ -124,41 +121,18 @@ def make_shield(
     """The shielded team of a run, or None. ``env`` is a single copy, an `EpisodeRecorder` outermost.
 
     Raises:
-        ConfigError: no key, no cap and no horizon, a horizon beyond the cap, or an env that cannot be enumerated
-            although its exact law is asked for.
+        ConfigError: what the env lacks, or a horizon beyond its episodes; see `build_team`.
     """
     if settings.shield == "none":
         return None
-    name = env.env_name
-    if getattr(env, "state_key", None) is None:
-        raise ConfigError(
-            f"{name} has no state_key(): a shield needs the exact Markov state of the joint system. Add the method to your "
-            "env, or use a task that has it (crossing, corridor, the gridmaps, stag_hunt)"
-        )
-    cap = infer_episode_cap(env)
-    horizon = settings.shield_horizon or cap
-    if horizon is None:
-        raise ConfigError(
-            f"{name} has no episode cap to bound the risk over: give --cap N, or --shield-horizon N"
-        )
-    config = settings.shield_config(horizon)
-    config.check_episode(name, cap)
-    solvable = callable(getattr(env, "joint_law", None))
-    if settings.shield_model == "exact" and not solvable:
-        raise ConfigError(
-            f"shield_model='exact' needs an env whose law can be enumerated, which {name} is not: use 'learned'"
-        )
-    exact = None
-    if solvable and (settings.shield_model == "exact" or settings.shield_support == "declared"):
-        exact = solve(cast(Solvable, env))
-    return ShieldedTeam(
+    return build_team(
+        env,
         groups,
-        list(env.possible_agents),
-        config,
+        settings.shield_config,
+        horizon=settings.shield_horizon,
+        model=settings.shield_model,
+        support=settings.shield_support,
         num_envs=num_envs,
-        env_name=name,
-        support=None if exact is None else (exact.keys, exact.table),
-        law=exact.table if exact is not None and settings.shield_model == "exact" else None,
         gamma=gamma,
     )
 

@@ -1,4 +1,4 @@
-"""What a run prints: tables of returns and of the certificate."""
+"""What a run prints: tables of returns, of the certificate, and of what the shield knows and decided."""
 
 from __future__ import annotations
 
@@ -63,6 +63,8 @@ def print_certificate(certificate: Mapping[str, Any]) -> None:
         table.add_section()
     Console().print(table)
     print(certificate["bound_note"])
+    for contradiction in certificate["contradictions"][1:]:
+        print(f"and {contradiction}")
 
 
 def print_explanation(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -74,4 +76,22 @@ def print_explanation(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
     for name in list(rows[0])[1:]:
         values = [row[name] for row in rows]
         table.add_row(name, *(f"{value:.4g}" if isinstance(value, float) else str(value) for value in values))
+    Console().print(table)
+
+
+def print_coverage(report: Mapping[str, Any]) -> None:
+    """How much of the env the shield knows; see `training.coverage.coverage`."""
+    table = Table(title=f"what the shield knows of {report['env']}", show_header=False)
+    table.add_column("")
+    table.add_column("", justify="right")
+    known = "declared" if report["declared"] else "met so far"
+    table.add_row(f"keys {known}", str(report["keys"]))
+    table.add_row("keys visited", f"{report['keys_visited']:.1%}")
+    table.add_row(f"rows {known}", str(report["rows"]))
+    table.add_row("rows visited", f"{report['rows_visited']:.1%}")
+    needed = report["visits_needed"]
+    table.add_row(f"rows known well ({needed} visits)", f"{report['rows_known_well']:.1%}")
+    table.add_row("visits still needed for that", str(report["visits_missing"]))
+    for agent, share in report["keys_within_risk"].items():
+        table.add_row(f"keys of risk up to {report['max_risk']:g}, {agent}", f"{share:.1%}")
     Console().print(table)

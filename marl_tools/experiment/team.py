@@ -6,13 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from marl_tools.core.types import AgentID, EpisodeLog
+from marl_tools.core.types import EpisodeLog
 from marl_tools.core.wrappers import infer_episode_cap
 from marl_tools.experiment.config import RunConfig
 from marl_tools.experiment.folder import checkpoint_path
 from marl_tools.experiment.safety import make_shield
-from marl_tools.training.certificate import certify
 from marl_tools.training.checkpoint import load_checkpoint
+from marl_tools.training.claims import certify_evaluation
 from marl_tools.training.evaluate import Evaluation, Policy, evaluate
 from marl_tools.training.policy import load_policy
 from marl_tools.training.shielded_policy import ShieldedPolicy
@@ -21,7 +21,7 @@ from marl_tools.training.shielded_policy import ShieldedPolicy
 def load_team(folder: Path, config: RunConfig, *, deterministic: bool = False) -> Policy:
     """The frozen team of a run: a `TeamPolicy`, or a `ShieldedPolicy` where the run has a shield.
 
-    The env is made once, for its keys and its cap.
+    The env is made once, for its keys and its cap. ``deterministic`` play forgets the floors that were calibrated.
 
     Raises:
         FileNotFoundError: the run has no checkpoint yet.
@@ -41,6 +41,9 @@ def load_team(folder: Path, config: RunConfig, *, deterministic: bool = False) -
     assert team is not None
     tensors, _ = load_checkpoint(path)
     team.load(tensors["shield"].numpy())
+    if deterministic:
+        # The floors were counted while actions were sampled: of the policy's favourites they say nothing.
+        team.policies_changed()
     return ShieldedPolicy(policy, team)
 
 
@@ -69,42 +72,11 @@ def certify_run(config: RunConfig, evaluation: Evaluation, policy: Policy) -> di
     env = config.factory()()
     cap = infer_episode_cap(env)
     env.close()
-    bounds, horizon, note = shield_bounds(evaluation, policy)
-    certificate = certify(
-        evaluation.episodes,
+    certificate = certify_evaluation(
+        evaluation,
+        policy,
         horizons=config.final_policy_eval_horizons,
         cap=cap,
         confidence=config.final_policy_eval_confidence,
-        bounds=bounds,
-        bound_horizon=horizon,
     )
-    return {**certificate, "seed": config.eval_seed, "shield": config.safety.shield, "bound_note": note}
-
-
-def shield_bounds(
-    evaluation: Evaluation, policy: Policy
-) -> tuple[dict[AgentID, float] | None, int | None, str]:
-    """The shield's own bound per agent, the mean over the episodes' starts, with its horizon; or why there is none."""
-    if not isinstance(policy, ShieldedPolicy):
-        return None, None, "no shield: the interval alone is the claim"
-    team = policy.team
-    if team.config.rule == "step":
-        return None, None, "the step rule does not bound an episode"
-    if not team.opponents.guaranteed:
-        return None, None, f"opponent mode {team.config.opponent_mode!r} is a guess: no bound"
-    bounds = {}
-    for agent in team.agents:
-        values = [log.bound[agent] for log in evaluation.episodes if agent in log.bound]
-        known = [value for value in values if value is not None]
-        if len(known) < len(values) or not known:
-            return (
-                None,
-                None,
-                f"{agent!r} left the ledger in {len(values) - len(known)} episodes: no bound applies",
-            )
-        bounds[agent] = sum(known) / len(known)
-    note = (
-        "the bound holds with probability 1 - delta, given that keys are Markov, that the others' executed behaviour lies in "
-        "the covered set after every history and is drawn independently, and that policies and tables are frozen"
-    )
-    return bounds, team.config.horizon, note
+    return {**certificate, "seed": config.eval_seed, "shield": config.safety.shield}

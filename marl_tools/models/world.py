@@ -69,6 +69,11 @@ class WorldModel:
         return self._known.keys
 
     @property
+    def closed(self) -> bool:
+        """Whether every row was declared beforehand, and no other may turn up."""
+        return self._known.closed
+
+    @property
     def num_rows(self) -> int:
         """How many (key, joint action) are visited or declared."""
         return len(self._known.rows)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marl_tools.core.errors import ConfigError
-from marl_tools.core.transitions import Key, Outcome, Solvable, TransitionTable, joint_index
+from marl_tools.core.transitions import Key, Outcome, Solvable, TransitionTable, exact_table
 from marl_tools.core.types import AgentID
 
 _ROWS_AT_ONCE = 20_000  # of Python objects, before they become arrays
@@ -29,12 +29,17 @@ class ExactModel:
 
 
 def solve(env: Solvable, *, max_keys: int = 100_000) -> ExactModel:
-    """Enumerate an env's joint law; an env with ``joint_laws(keys, choices)`` is asked about many rows at once.
+    """Enumerate an env's joint law; an env that is `core.transitions.Tabulated` does so itself, in arrays.
+
+    One with ``joint_laws(keys, choices)`` is asked about many rows at once.
 
     Raises:
         ConfigError: more than ``max_keys`` keys can be reached.
     """
     agents = tuple(env.possible_agents)
+    law_table = getattr(env, "law_table", None)
+    if law_table is not None:
+        return ExactModel(agents=agents, **law_table(max_keys)._asdict())
     actions = tuple(int(env.action_space(agent).n) for agent in agents)
     ids: dict[Key, int] = {}
     start = [(probability, ids.setdefault(key, len(ids))) for probability, key in env.initial_law()]
@@ -56,6 +61,9 @@ def solve(env: Solvable, *, max_keys: int = 100_000) -> ExactModel:
                 f"more than {max_keys} keys can be reached: raise max_keys, or take a smaller environment."
             )
         frontier = list(islice(ids, known, None))
+    row_key, choices, count, law, succ, violated, over = (
+        np.concatenate(part) for part in zip(*parts, strict=True)
+    )
     initial = np.zeros(len(ids))
     for probability, key_id in start:
         initial[key_id] += probability
@@ -64,7 +72,7 @@ def solve(env: Solvable, *, max_keys: int = 100_000) -> ExactModel:
         keys=list(ids),
         initial=initial,
         ended=np.array(ended),
-        table=_table(actions, parts, len(ids)),
+        table=exact_table(actions, len(ids), row_key, choices, count, succ, law, violated, over),
     )
 
 
@@ -93,30 +101,4 @@ def _arrays(
         np.array([ids.setdefault(outcome.key, len(ids)) for outcome in flat], np.int32),
         np.array([outcome.violated for outcome in flat], bool).reshape(-1, agents),
         np.array([outcome.ended for outcome in flat], bool).reshape(-1, agents),
-    )
-
-
-def _table(actions: tuple[int, ...], parts: list[tuple[NDArray, ...]], num_keys: int) -> TransitionTable:
-    row_key, choices, count, probability, to, harmed, over = (
-        np.concatenate(part) for part in zip(*parts, strict=True)
-    )
-    row = np.repeat(np.arange(len(count)), count)
-    at = row, np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
-    shape = (len(count), int(count.max()))
-    succ, law = np.full(shape, -1, np.int32), np.zeros(shape)
-    violated, ended = np.zeros((2, *shape, len(actions)), bool)
-    succ[at], law[at], violated[at], ended[at] = to, probability, harmed, over & ~harmed
-    return TransitionTable(
-        actions=actions,
-        num_keys=num_keys,
-        row_key=row_key,
-        row_joint=joint_index(actions, choices),
-        succ=succ,
-        violated=violated,
-        ended=ended,
-        lo=law,
-        hi=law,
-        unseen=np.zeros(len(law)),
-        mean=law,
-        mean_unseen=np.zeros(len(law)),
     )

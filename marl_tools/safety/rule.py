@@ -79,12 +79,16 @@ class AgentShield:
         slack = slack_levels(self.config.max_risk - value, self.config.level)
         return slack, np.maximum(self.config.max_risk, value)
 
+    def steps_ahead(self, k_left: NDArray[np.integer]) -> NDArray[np.integer]:
+        """Steps (N,) that the rule reads the tables at with ``k_left`` (N,) left."""
+        return k_left if self.config.rule == "ledger" else np.full_like(k_left, self.config.step_horizon)
+
     def look(
         self, key_ids: NDArray[np.integer], k_left: NDArray[np.integer], slack: NDArray[np.int32]
     ) -> Look:
         """Read the tables. The step rule looks ``step_horizon`` ahead and has what ``max_risk`` leaves there as slack."""
         config, rows = self.config, self.tables.rows(key_ids)
-        k = k_left if config.rule == "ledger" else np.full(len(rows), config.step_horizon)
+        k = self.steps_ahead(k_left)
         value = self.tables.value[k, rows]
         room = np.floor((config.max_risk - value) / config.level + 1e-9)
         if config.rule == "step":
@@ -190,6 +194,10 @@ class AgentShield:
         free = (price == 0).all(0)
         harmless = slack_levels(config.max_risk - value[-1], config.level) >= LEVELS
         return free & harmless[:, None] if strict else free
+
+    def tried(self, key_id: int, action: int) -> int:
+        """Plays of an action at a key while its risk was UNKNOWN, as ``patience`` counts them."""
+        return int(self.visits[key_id + 1, action]) if key_id + 1 < len(self.visits) else 0
 
     def count(self, key_ids: NDArray[np.integer], actions: NDArray[np.integer]) -> None:
         """Add plays of UNKNOWN actions."""

@@ -17,7 +17,8 @@ from marl_tools.core.wrappers.recorder import EpisodeRecorder
 class Policy(Protocol):
     """Anything that plays: a `TeamPolicy`, a `RandomPolicy`, a user's own function with a ``seed`` method.
 
-    A policy that has to know its env has a ``begin(env)`` as well, called after each reset.
+    A policy that has to know its env has a ``begin(env)`` as well, called after each reset, and an
+    ``observe(terminations, infos)``, called after each step.
     """
 
     def seed(self, seed: int) -> None: ...
@@ -100,11 +101,14 @@ def play_episode(
     observations, infos = env.reset(seed=seed)
     if begin := getattr(policy, "begin", None):
         begin(env)
+    observe = getattr(policy, "observe", None)
     reached = {}
     steps = 0
     while env.builder.open:
         live = {agent: observations[agent] for agent in env.agents}
-        observations, _, _, _, infos = env.step(policy(live, infos))
+        observations, _, terminations, _, infos = env.step(policy(live, infos))
+        if observe:
+            observe(terminations, infos)
         steps += 1
         if steps in horizons:
             reached[steps] = dict(env.builder.returns)

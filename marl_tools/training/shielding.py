@@ -62,7 +62,10 @@ class ShieldedTeam:
         half = config.credible_delta / 2
         self._world_delta = half if config.opponent_mode == "monotone_floor" else config.credible_delta
         self._law = law
+        self.table: TransitionTable
+        self.floors: list[NDArray[np.float64]] | None
         self.world = WorldModel(self.actions, env_name=env_name, support=support)
+        self._declared = self._topology(self.world.state()) if self.world.closed else None
         if law is not None and support is None:
             raise ConfigError("a known law comes with its keys: pass support=(keys, table) as well")
         self.opponents = OpponentModel(self.actions, half, mode=config.opponent_mode, env_name=env_name)
@@ -111,13 +114,19 @@ class ShieldedTeam:
             legal = [self._legal(step, index) for index in range(len(self.agents))]
             decision = self.shield.decide(proposed, active, legal=legal)
         self._decision = decision
-        # What is sampled under the shield's mask is not what the policy would have proposed.
-        for agent in range(0 if self.masks_actions else len(self.agents)):
-            rows = active[:, agent] & (decision.key_ids >= 0)
-            self.opponents.add(decision.key_ids[rows], agent, proposed[rows, agent])
+        self.count_proposals(decision)
         self._count_blocks(decision)
         executed = {name: decision.executed[:, columns] for name, columns in self._columns.items()}
         return executed, self.shield.notes(decision)
+
+    def count_proposals(self, decision: Decision) -> None:
+        """Count what each policy proposed at keys that the world model knows.
+
+        What is sampled under the shield's mask is not what the policy would have proposed: there nothing is counted.
+        """
+        for agent in range(0 if self.masks_actions else len(self.agents)):
+            rows = decision.active[:, agent] & (decision.key_ids >= 0)
+            self.opponents.add(decision.key_ids[rows], agent, decision.proposed[rows, agent])
 
     def observe(self, step: VectorStep) -> dict[str, NDArray[np.float64]]:
         """Count the draws of a step and return what the reward mode adds to its rewards, (E, A) per group.
@@ -153,16 +162,17 @@ class ShieldedTeam:
         self.refresh()
 
     def refresh(self) -> None:
-        """Bring the tables up to date with both models."""
-        size = len(self.world.keys)
+        """Bring the tables up to date with both models; ``table`` and ``floors`` are what they rest on then."""
         table = self._law
         if table is None:
             table = self.world.table(self._world_delta, schedule=self.config.credible_schedule)
-        count = range(len(self.agents))
+        # Keys that were met since the table was made are not in it yet: to the shield they are unknown.
+        size, count = table.num_keys, range(len(self.agents))
         floors = None
         if self.config.opponent_mode != "worst_case":
             floors = [self.opponents.floors(agent, size) for agent in count]
         self.shield.refresh(table, floors, [self.opponents.guess(agent, size) for agent in count])
+        self.table, self.floors = table, floors
 
     def settle_floors(self) -> None:
         """Take in floors that were counted while all policies held still, and make them hold for the tables they lead to.
@@ -170,22 +180,23 @@ class ShieldedTeam:
         A floor under an agent's action is worth something only if its own shield always lets that action pass. New
         tables may change which those are, so the set is shrunk until the tables made with it admit all of it.
         """
-        allowed = [np.ones((len(self.world.keys), n), bool) for n in self.actions]
+        allowed = self.shield.always_admitted()
         while True:
-            now = self.shield.always_admitted()
-            kept = [
-                mask[: len(admitted)] & admitted[: len(mask)]
-                for mask, admitted in zip(allowed, now, strict=True)
-            ]
-            if all(np.array_equal(a, b) for a, b in zip(allowed, kept, strict=True)):
-                return
-            allowed = kept
             for agent, mask in enumerate(allowed):
                 self.opponents.restrict(agent, mask)
             self.refresh()
+            now = self.shield.always_admitted()
+            kept = [mask & admitted[: len(mask)] for mask, admitted in zip(allowed, now, strict=True)]
+            if all(np.array_equal(a, b) for a, b in zip(allowed, kept, strict=True)):
+                return
+            allowed = kept
 
     def figures(self) -> dict[str, Any]:
-        """What is known, and the share of blocks since the last call that the posterior mean calls needless."""
+        """How many keys and rows are known, and ``false_block_rate`` of the steps since the last call.
+
+        That is the share of overrides that were needless by the best guess: those whose proposal has, by the posterior
+        mean, at most ``max_risk`` of a violation in the rest of the horizon. None without overrides, hence under a mask.
+        """
         rate = self.false_blocks / self.blocks if self.blocks else None
         self.blocks = self.false_blocks = 0
         return {"keys": len(self.world.keys), "rows": self.world.num_rows, "false_block_rate": rate}
@@ -209,7 +220,7 @@ class ShieldedTeam:
         """Go on from `state`.
 
         Raises:
-            ConfigError: it is the state of another env or of other agents.
+            ConfigError: it is the state of another env, of the same one with other settings, or of other agents.
         """
         with np.load(io.BytesIO(state.tobytes()), allow_pickle=False) as arrays:
             named = {name: arrays[name] for name in arrays.files}
@@ -217,7 +228,9 @@ class ShieldedTeam:
         for name, array in named.items():
             part, _, rest = name.partition("/")
             parts[part][rest] = array
-        self.world = WorldModel.from_state(parts["world"], self.actions, env_name=self.env_name)
+        world = WorldModel.from_state(parts["world"], self.actions, env_name=self.env_name)
+        self._check_topology(parts["world"])
+        self.world = world
         self.opponents = OpponentModel.from_state(
             parts["opponents"],
             self.actions,
@@ -244,13 +257,36 @@ class ShieldedTeam:
         return None
 
     def _count_blocks(self, decision: Decision) -> None:
-        """An override was needless if the posterior mean calls the proposal no riskier than what is allowed."""
+        """See `figures`."""
         for agent in np.flatnonzero(decision.overridden.any(0)):
             rows = np.flatnonzero(decision.overridden[:, agent])
             tables = self.shield.shields[agent].tables
-            at = (decision.k_left[rows], tables.rows(decision.key_ids[rows]), decision.proposed[rows, agent])
+            at = (
+                self.shield.shields[agent].steps_ahead(decision.k_left[rows]),
+                tables.rows(decision.key_ids[rows]),
+                decision.proposed[rows, agent],
+            )
             self.blocks += len(rows)
             self.false_blocks += int((tables.mean[at] <= self.config.max_risk).sum())
+
+    def _topology(self, state: Mapping[str, NDArray[Any]]) -> Arrays:
+        """What a declaration fixes in a world model's state: keys, rows and possible outcomes."""
+        names = ("row_key", "row_joint", "edge_row", "edge_succ", "edge_violated", "edge_ended")
+        return {name: state[name] for name in ("closed", "key_lengths", "key_bytes", *names)}
+
+    def _check_topology(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Where the env declares its rows, a model that was saved with it has exactly those."""
+        declared = {} if self._declared is None else self._declared
+        same = bool(state["closed"]) == bool(declared)
+        for name, array in declared.items():
+            # A key that was met beyond the declared ones comes after them.
+            theirs = state[name][: len(array)] if name.startswith("key") else state[name]
+            same = same and np.array_equal(array, theirs)
+        if not same:
+            raise ConfigError(
+                f"the saved world model has other keys, rows or outcomes than {self.env_name} as it is made here: use "
+                "the settings that it was saved with (env_kwargs, shield_support), or start a new model"
+            )
 
     def _require_keys(self, keys: Sequence[Key] | None) -> Sequence[Key]:
         if keys is None:

@@ -1,0 +1,65 @@
+"""The joint law of a whole game as arrays: what `core.transitions.Tabulated` promises, without an object an outcome."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+
+from marl_tools.core.errors import ConfigError
+from marl_tools.core.transitions import LawTable, exact_table
+from marl_tools.envs.game import Game, Ints
+
+
+def tabulate(game: Game, max_keys: int) -> LawTable:
+    """Every row that play can reach; keys by distance from the start, rows by key and then by joint action.
+
+    Raises:
+        ConfigError: more than ``max_keys`` keys can be reached.
+    """
+    probability, starts = game.start_law()
+    # Every joint choice of which some key may need a row: an action of each agent, or none.
+    grid = np.array(list(product(*(range(n + 1) for n in game.actions))), np.int64)
+    known = frontier = np.unique(game.ids(starts))
+    levels, parts, offset = [frontier], [], 0
+    while len(frontier):
+        state = game.state_of_ids(frontier)
+        row_key, choice = _rows(game, state, grid)
+        laws = game.laws(state[row_key], grid[choice])
+        after = game.ids(laws.state)
+        count = np.bincount(laws.row, minlength=len(row_key))
+        parts.append(
+            (row_key + offset, grid[choice], count, after, laws.probability, laws.violated, laws.ended)
+        )
+        offset += len(frontier)
+        frontier = np.setdiff1d(after, known)
+        known = np.union1d(known, frontier)
+        levels.append(frontier)
+        if len(known) > max_keys:
+            raise ConfigError(
+                f"more than {max_keys} keys can be reached: raise max_keys, or take a smaller environment."
+            )
+    ids = np.concatenate(levels)
+    order = np.argsort(ids)
+    states = game.state_of_ids(ids)
+    row_key, choices, count, after, law, violated, ended = (
+        np.concatenate(part) for part in zip(*parts, strict=True)
+    )
+    initial = np.zeros(len(ids))
+    np.add.at(initial, order[np.searchsorted(known, game.ids(starts))], probability)
+    succ = order[np.searchsorted(known, after)]
+    return LawTable(
+        keys=game.keys(states),
+        initial=initial,
+        ended=game.ended(states),
+        table=exact_table(game.actions, len(ids), row_key, choices, count, succ, law, violated, ended),
+    )
+
+
+def _rows(game: Game, state: Ints, grid: Ints) -> tuple[Ints, Ints]:
+    """Which (state, entry of ``grid``) are rows: those who have ended choose none, all others an action."""
+    ended = game.ended(state)
+    none = grid == np.array(game.actions)
+    fits = np.all(none[None] == ended[:, None], 2) & ~ended.all(1)[:, None]
+    row_key, choice = np.nonzero(fits)
+    return row_key, choice

@@ -1,0 +1,79 @@
+"""What may be said of an evaluated team: measured intervals, and the shield's bound where all that it needs holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from marl_tools.core.types import AgentID
+from marl_tools.training.certificate import Censored, certify
+from marl_tools.training.evaluate import Evaluation, Policy
+from marl_tools.training.shielded_policy import ShieldedPolicy
+
+_HOLDS = (
+    "the bound holds with probability 1 - delta, given that keys are Markov, that the others' executed behaviour lies in "
+    "the covered set after every history and is drawn independently, and that policies and tables are frozen"
+)
+
+
+class Claim(NamedTuple):
+    """The shield's bound of each agent over its horizon, or None; what it holds under, or why it does not apply."""
+
+    bounds: dict[AgentID, float] | None
+    horizon: int | None
+    note: str
+    contradictions: list[str]
+
+
+def certify_evaluation(
+    evaluation: Evaluation,
+    policy: Policy,
+    *,
+    horizons: Sequence[int],
+    cap: int | None,
+    confidence: float = 0.95,
+    bonferroni: bool = False,
+    censored: Censored = "refuse",
+) -> dict[str, Any]:
+    """`certify` with the bound of the shield that the policy was evaluated behind, if it has one that applies.
+
+    ``bound_note`` says what the bound rests on, or why there is none; ``contradictions`` lists what was seen against it.
+    """
+    claim = shield_claim(evaluation, policy)
+    certificate = certify(
+        evaluation.episodes,
+        horizons=horizons,
+        cap=cap,
+        confidence=confidence,
+        bonferroni=bonferroni,
+        censored=censored,
+        bounds=claim.bounds,
+        bound_horizon=claim.horizon,
+    )
+    return {**certificate, "bound_note": claim.note, "contradictions": claim.contradictions}
+
+
+def shield_claim(evaluation: Evaluation, policy: Policy) -> Claim:
+    """The shield's own bound per agent: max(rho, V_T(key_0)), averaged over the starts of the episodes evaluated."""
+    if not isinstance(policy, ShieldedPolicy):
+        return _none("no shield: the interval alone is the claim")
+    team = policy.team
+    if team.config.rule == "step":
+        return _none("the step rule does not bound an episode")
+    if not team.opponents.guaranteed:
+        return _none(f"opponent mode {team.config.opponent_mode!r} is a guess: no bound")
+    contradictions = policy.audit.contradictions()
+    if contradictions:
+        return _none(f"the bound does not apply: {contradictions[0]}", contradictions)
+    for agent in team.agents:
+        left = sum(log.bound.get(agent, 0.0) is None for log in evaluation.episodes)
+        if left:
+            return _none(f"{agent!r} left the ledger in {left} episodes: no bound applies")
+    starts = np.mean(policy.audit.start_bounds[-len(evaluation.episodes) :], axis=0)
+    return Claim(dict(zip(team.agents, starts.tolist(), strict=True)), team.config.horizon, _HOLDS, [])
+
+
+def _none(note: str, contradictions: list[str] | None = None) -> Claim:
+    return Claim(None, None, note, contradictions or [])
