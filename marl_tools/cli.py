@@ -86,7 +86,7 @@ class EvaluateArgs:
         trust: import code that the run folder names.
     """
 
-    run: Annotated[Path, tyro.conf.Positional]
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     episodes: int = 100
     deterministic: bool = False
     seed: int | None = None
@@ -111,7 +111,7 @@ class RecordArgs:
         trust: import code that the run folder names.
     """
 
-    run: Annotated[Path, tyro.conf.Positional]
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     episodes: int = 1
     grid: str | None = None
     out: Path | None = None
@@ -135,9 +135,9 @@ class ExplainArgs:
         trust: import code that the run folder names.
     """
 
-    run: Annotated[Path, tyro.conf.Positional]
-    episode: Annotated[int, tyro.conf.Positional]
-    step: Annotated[int, tyro.conf.Positional]
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    episode: Annotated[int, tyro.conf.Positional, tyro.conf.arg(metavar="EPISODE")]
+    step: Annotated[int, tyro.conf.Positional, tyro.conf.arg(metavar="STEP")]
     trust: bool = False
 
 
@@ -150,7 +150,7 @@ class CoverageArgs:
         trust: import code that the run folder names.
     """
 
-    run: Annotated[Path, tyro.conf.Positional]
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     trust: bool = False
 
 

@@ -1,9 +1,11 @@
-"""Headless rendering, offline tracking and one hypothesis profile for every test."""
+"""One torch thread, headless rendering, offline tracking and one hypothesis profile for every test."""
 
 import os
 
 from hypothesis import settings
 
+# Before torch is imported: two threads a test worker would fight over the cores.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
 os.environ.setdefault("WANDB_MODE", "offline")

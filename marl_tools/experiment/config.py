@@ -82,7 +82,7 @@ class RunConfig:
         safety: constraint and shield.
     """
 
-    env: tyro.conf.Positional[str]
+    env: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV")]
     env_kwargs: Annotated[Mapping[str, Any], _PAIRS] = field(default_factory=dict)
     n_agents: int | None = None
     preprocess: tuple[str, ...] | None = None

@@ -121,7 +121,9 @@ class _Run:
                 trainer.load(*checkpoint)
                 done.unlink(missing_ok=True)
             write_settings(config, folder)
-            self.tracker = wandb.start_run("ippo", 0, config.to_base(), {"wandb_dir": folder})
+            self.tracker = wandb.start_run(
+                "ippo", config.seed, config.to_base(), {"wandb_dir": folder, "seed_offset": 0}
+            )
             try:
                 before = None if checkpoint else self._evaluate(RandomPolicy(envs.groups), "random")
                 self._learn(trainer)
