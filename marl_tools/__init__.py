@@ -38,6 +38,7 @@ _HOMES = {
     ),
     "experiment.config": ("RunConfig",),
     "experiment.run": ("train",),
+    "training.attach": ("attach_shield", "certify_policy"),
     "training.evaluate": ("evaluate",),
     "training.ippo": ("IPPO", "IPPOConfig"),
     "training.policy": ("TeamPolicy", "load_policy"),

@@ -26,6 +26,7 @@ from marl_tools.core.wrappers import (
 )
 from marl_tools.experiment.config import RunConfig as RunConfig
 from marl_tools.experiment.run import train as train
+from marl_tools.training.attach import attach_shield as attach_shield, certify_policy as certify_policy
 from marl_tools.training.evaluate import evaluate as evaluate
 from marl_tools.training.ippo import IPPO as IPPO, IPPOConfig as IPPOConfig
 from marl_tools.training.policy import TeamPolicy as TeamPolicy, load_policy as load_policy

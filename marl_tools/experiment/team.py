@@ -70,11 +70,12 @@ def certify_run(config: RunConfig, evaluation: Evaluation, policy: Policy) -> di
     if not evaluation.costed:
         return None
     env = config.factory()()
-    cap = infer_episode_cap(env)
+    cap, name = infer_episode_cap(env), env.env_name
     env.close()
     certificate = certify_evaluation(
         evaluation,
         policy,
+        env_name=name,
         horizons=config.final_policy_eval_horizons,
         cap=cap,
         confidence=config.final_policy_eval_confidence,

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marl_tools.core.bounds import ppr_interval, rank_level
-from marl_tools.core.errors import ConfigError
 from marl_tools.core.transitions import Key, TransitionTable, joint_choices, joint_index
 from marl_tools.safety.shield import Decision
 
@@ -67,22 +66,11 @@ class Audit:
         self,
         decision: Decision,
         next_key: Key,
-        costs: NDArray[np.float64],
+        violated: NDArray[np.bool_],
         terminated: NDArray[np.bool_],
     ) -> None:
-        """Take in a step: what was decided, the key that it led to, and the agents' costs and ends (A,).
-
-        Raises:
-            ConfigError: an agent that acted got no cost (NaN).
-        """
+        """Take in a step: what was decided, the key that it led to, and which agents (A,) violated and ended."""
         team, active = self.team, decision.active[0]
-        if (silent := active & np.isnan(costs)).any():
-            agent = team.agents[int(np.argmax(silent))]
-            raise ConfigError(
-                f"{team.env_name} gives agent {agent!r} no cost, which a shield needs: put it into "
-                "infos[agent]['cost'], or add it with AddCost (--cost package.module:function)"
-            )
-        violated = active & (costs > 0)
         self._ended |= terminated
         self._number += 1
         next_id = team.world.key_id(next_key)

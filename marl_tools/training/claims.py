@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from marl_tools.core.errors import ConfigError
 from marl_tools.core.types import AgentID
 from marl_tools.training.certificate import Censored, certify
 from marl_tools.training.evaluate import Evaluation, Policy
@@ -31,6 +32,7 @@ def certify_evaluation(
     evaluation: Evaluation,
     policy: Policy,
     *,
+    env_name: str,
     horizons: Sequence[int],
     cap: int | None,
     confidence: float = 0.95,
@@ -40,7 +42,15 @@ def certify_evaluation(
     """`certify` with the bound of the shield that the policy was evaluated behind, if it has one that applies.
 
     ``bound_note`` says what the bound rests on, or why there is none; ``contradictions`` lists what was seen against it.
+
+    Raises:
+        ConfigError: the env gave no costs.
     """
+    if not evaluation.costed:
+        raise ConfigError(
+            f"{env_name} gives no costs to certify: put them into infos[agent]['cost'], or add them with AddCost "
+            "(--cost package.module:function)"
+        )
     claim = shield_claim(evaluation, policy)
     certificate = certify(
         evaluation.episodes,

@@ -34,12 +34,12 @@ def coverage(team: ShieldedTeam) -> dict[str, Any]:
         "keys": len(live),
         "keys_visited": _share(len(visited), len(live)),
         "rows": len(key),
-        "rows_visited": _share(np.count_nonzero(draws), len(key)),
-        "rows_known_well": _share(np.count_nonzero(missing == 0), len(key)),
+        "rows_visited": _share(_count(draws), len(key)),
+        "rows_known_well": _share(_count(missing == 0), len(key)),
         "visits_needed": needed,
         "visits_missing": int(missing.sum()),
         "keys_within_risk": {
-            agent: _share(np.count_nonzero(_risk(shield, live) <= team.config.max_risk), len(live))
+            agent: _share(_count(_risk(shield, live) <= team.config.max_risk), len(live))
             for agent, shield in zip(team.agents, team.shield.shields, strict=True)
         },
     }
@@ -53,3 +53,7 @@ def _risk(shield: AgentShield, key_ids: NDArray[np.integer]) -> NDArray[np.float
 
 def _share(part: int, whole: int) -> float:
     return float(part) / whole if whole else 0.0
+
+
+def _count(flags: NDArray[np.bool_]) -> int:
+    return int(np.count_nonzero(flags))

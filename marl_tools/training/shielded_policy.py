@@ -95,11 +95,18 @@ class ShieldedPolicy:
         Raises:
             ConfigError: an agent that acted got no cost.
         """
+        decision, violated, terminated = self._outcome(terminations, infos)
+        self.audit.add(decision, self._env.state_key(), violated, terminated)
+
+    def _outcome(
+        self, terminations: Mapping[AgentID, bool], infos: Infos
+    ) -> tuple[Decision, NDArray[np.bool_], NDArray[np.bool_]]:
+        """The last decision, and which agents (A,) violated and terminated after it."""
         assert self.last is not None, "a policy is called before it observes"
         agents = self.team.agents
         costs = np.array([(infos.get(agent) or {}).get("cost", np.nan) for agent in agents], np.float64)
         terminated = np.array([bool(terminations.get(agent)) for agent in agents])
-        self.audit.add(self.last, self._env.state_key(), costs, terminated)
+        return self.last, self.team.violations(costs[None], self.last.active)[0], terminated
 
     def _take_shield(self) -> TeamShield:
         return self.team.shield.frozen(1)

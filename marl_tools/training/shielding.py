@@ -72,7 +72,6 @@ class ShieldedTeam:
         self.shield = TeamShield(self.agents, self.actions, config, num_envs=num_envs)
         self._columns = {group.name: [self.agents.index(agent) for agent in group.agents] for group in groups}
         self._ended = np.zeros((num_envs, len(self.agents)), bool)
-        self._keys: list[Key] = []
         self._decision: Decision | None = None
         self.false_blocks = self.blocks = 0
         self.refresh()
@@ -88,10 +87,9 @@ class ShieldedTeam:
         Raises:
             ConfigError: the env has no ``state_key()``.
         """
-        self._keys = list(self._require_keys(step.keys))
+        keys = self._require_keys(step.keys)
         self._ended[:] = False
-        everywhere = np.ones(len(self._keys), bool)
-        self.shield.begin(everywhere, self.world.key_ids(self._keys, create=True))
+        self.shield.begin(np.ones(len(keys), bool), self.world.key_ids(keys, create=True))
 
     def masks(self, step: VectorStep) -> dict[str, NDArray[np.bool_]]:
         """What each group may sample from, (E, A, n), within what the env itself allows."""
@@ -128,6 +126,33 @@ class ShieldedTeam:
             rows = decision.active[:, agent] & (decision.key_ids >= 0)
             self.opponents.add(decision.key_ids[rows], agent, decision.proposed[rows, agent])
 
+    def count_draws(
+        self,
+        decision: Decision,
+        next_keys: Sequence[Key],
+        violated: NDArray[np.bool_],
+        ended: NDArray[np.bool_],
+    ) -> None:
+        """Count what the actions of a decision led to; flags (E, A), ``ended`` now or before."""
+        keys = [self.world.keys[key_id] for key_id in decision.key_ids.tolist()]
+        choices = np.where(decision.active, decision.executed, self.actions)
+        self.world.add_batch(keys, choices, next_keys, violated, ended)
+
+    def violations(self, costs: NDArray[np.float64], active: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Which of the agents (E, A) that acted violate at these costs.
+
+        Raises:
+            ConfigError: one of them got no cost (NaN).
+        """
+        missing = active & np.isnan(costs)
+        if missing.any():
+            agent = self.agents[np.argwhere(missing)[0][1]]
+            raise ConfigError(
+                f"{self.env_name} gives agent {agent!r} no cost, which the shield needs: put it into "
+                "infos[agent]['cost'], or add it with AddCost (--cost package.module:function)"
+            )
+        return active & (costs > 0)
+
     def observe(self, step: VectorStep) -> dict[str, NDArray[np.float64]]:
         """Count the draws of a step and return what the reward mode adds to its rewards, (E, A) per group.
 
@@ -141,25 +166,26 @@ class ShieldedTeam:
         after = [key if last is None else last for key, last in zip(keys, final, strict=True)]
         costs = self._team({name: group.costs for name, group in step.groups.items()}, np.float64)
         terminated = self._team({name: group.terminated for name, group in step.groups.items()}, bool)
-        self._require_costs(costs, decision.active)
-        violated = decision.active & (costs > 0)
         ended = self._ended | terminated
-        choices = np.where(decision.active, decision.executed, self.actions)
-        self.world.add_batch(self._keys, choices, after, violated, ended)
+        self.count_draws(decision, after, self.violations(costs, decision.active), ended)
         done = np.array([last is not None for last in final])
         added = self.shield.shaping(
             decision, self.world.key_ids(after, create=True), terminated, gamma=self.gamma
         )
         self._ended = np.where(done[:, None], False, ended)
-        self._keys = list(keys)
         self.shield.observe(self.world.key_ids(keys, create=True), done)
         return {name: added[:, columns] for name, columns in self._columns.items()}
 
     def policies_changed(self) -> None:
-        """After an update of the policies: floors start afresh, and the tables take in what was counted."""
+        """After an update of the policies: floors start afresh, and tables and potential take in what was counted.
+
+        The potential thus holds still within an update, where it changes no preference between policies.
+        """
         for agent in range(len(self.agents)):
             self.opponents.new_stream(agent)
         self.refresh()
+        if self.config.reward_mode == "bayesian_potential":
+            self.shield.freeze_potential()
 
     def refresh(self) -> None:
         """Bring the tables up to date with both models; ``table`` and ``floors`` are what they rest on then."""
@@ -295,15 +321,6 @@ class ShieldedTeam:
                 "method to your env, or use one of the tasks that have it (crossing, corridor, gridmaps, stag_hunt)."
             )
         return keys
-
-    def _require_costs(self, costs: NDArray[np.float64], active: NDArray[np.bool_]) -> None:
-        missing = active & np.isnan(costs)
-        if missing.any():
-            agent = self.agents[np.argwhere(missing)[0][1]]
-            raise ConfigError(
-                f"{self.env_name} gives agent {agent!r} no cost, which the shield needs: put it into "
-                "infos[agent]['cost'], or add it with AddCost (--cost package.module:function)"
-            )
 
 
 def team_actions(groups: Sequence[AgentGroup], agents: Sequence[AgentID]) -> tuple[int, ...]:
