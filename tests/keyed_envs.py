@@ -40,7 +40,7 @@ class Rink(Team):
         obs, rewards, terminations, truncations, infos = super().step(actions)
         for agent, action in actions.items():
             slips = self.spot == 1 and action == 1 and self._rng.random() < 0.5
-            infos[agent] = {**infos[agent], **self._cost(agent, slips)}
+            infos[agent] = {**infos.get(agent, {}), **self._cost(agent, slips)}
             terminations[agent] = terminations[agent] or (slips and self.violators_end)
             truncations[agent] = not terminations[agent] and (
                 truncations[agent] or self.cuts.get(agent) == self.t
@@ -146,3 +146,8 @@ class Dice:
         if self.often is not None:
             return int(self.rng.random() < self.often)
         return int(self.rng.integers(self.actions))
+
+
+def added_cost(step: Any) -> dict[str, float]:
+    """A cost that an env's own law knows nothing of."""
+    return dict.fromkeys(step.env.possible_agents, 1.0)

@@ -76,6 +76,7 @@ class EpisodeBuilder:
         self._lengths: dict[AgentID, int] = dict.fromkeys(self._live, 0)
         self._ends: dict[AgentID, End] = {}
         self._first_violation: dict[AgentID, int | None] = dict.fromkeys(self._live)
+        self._joined: dict[AgentID, int] = {}
         self._notes: dict[str, dict[AgentID, Any]] = {}
         self._metrics: dict[AgentID, dict[str, list[float]]] = {}
         return interrupted
@@ -100,7 +101,7 @@ class EpisodeBuilder:
             if agent not in live:
                 if agent in self._ends or agent not in agents:
                     continue
-                self._join(agent)
+                self._join(agent, self.length - 1)
             self.returns[agent] += float(reward)
             self._lengths[agent] += 1
             info = infos.get(agent)
@@ -119,7 +120,7 @@ class EpisodeBuilder:
                 del live[agent]
             for agent in agents:
                 if agent not in live and agent not in self._ends:
-                    self._join(agent)
+                    self._join(agent, self.length)
         return None if live else self._close(t)
 
     def note(self, key: str, agent: AgentID, value: float | None) -> None:
@@ -144,8 +145,9 @@ class EpisodeBuilder:
         ends: dict[AgentID, End] = {**self._ends, **dict.fromkeys(self._live, "interrupted")}
         return self._make(t, ends)
 
-    def _join(self, agent: AgentID) -> None:
+    def _join(self, agent: AgentID, step: int) -> None:
         self._live[agent] = None
+        self._joined[agent] = step
         self.returns[agent] = self.costs[agent] = 0.0
         self._lengths[agent] = 0
         self._first_violation[agent] = None
@@ -204,6 +206,7 @@ class EpisodeBuilder:
             lengths=dict(self._lengths),
             ends={agent: ends[agent] for agent in self.returns},
             first_violation=dict(self._first_violation),
+            joined=dict(self._joined),
             metrics={name: math.fsum(values) / len(values) for name, values in by_name.items()},
             agent_metrics=agent_metrics,
             **{key: dict(values) for key, values in self._notes.items()},

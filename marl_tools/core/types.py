@@ -29,7 +29,8 @@ class EpisodeLog:
     """One finished multi-agent episode, the unit of this package.
 
     ``t_start`` and ``t_end`` count env steps of the whole run (all copies of the env together). Mappings are
-    keyed by agent. Team figures are properties, never stored. ``bound`` and ``slack`` are None without a shield.
+    keyed by agent; ``joined`` holds, for those who came late, the step after which they did. Team figures are properties,
+    never stored. ``bound`` and ``slack`` are None without a shield.
     """
 
     env_name: str
@@ -48,6 +49,7 @@ class EpisodeLog:
     lengths: Mapping[AgentID, int]
     ends: Mapping[AgentID, End]
     first_violation: Mapping[AgentID, int | None]
+    joined: Mapping[AgentID, int] = field(default_factory=dict)
     overrides: Mapping[AgentID, int] = field(default_factory=dict)
     fallbacks: Mapping[AgentID, int] = field(default_factory=dict)
     unverified: Mapping[AgentID, int] = field(default_factory=dict)

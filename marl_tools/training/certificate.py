@@ -47,10 +47,10 @@ def certify(
     if not episodes:
         raise ConfigError("episodes is empty: a certificate needs at least one evaluation episode")
     agents = list(dict.fromkeys(agent for log in episodes for agent in log.costs))
-    level = (1 - confidence) / (len(horizons) if bonferroni else 1)
+    reported = [horizon if cap is None else min(horizon, cap) for horizon in horizons]
+    level = (1 - confidence) / (len(set(reported)) if bonferroni else 1)
     rows = []
-    for horizon in horizons:
-        h = horizon if cap is None else min(horizon, cap)
+    for horizon, h in zip(horizons, reported, strict=True):
         subjects = {}
         for subject in (*agents, TEAM):
             shown = bounds is not None and bound_horizon is not None and h <= bound_horizon
@@ -113,10 +113,8 @@ def _row(
 def _cut_off(log: EpisodeLog, subject: AgentID, h: int, cap: int | None) -> bool:
     """Whether an agent, or any agent for the team, left before step h in a way that hides what would have come."""
     ends = log.ends if subject == TEAM else {subject: log.ends[subject]} if subject in log.ends else {}
-    return any(
-        end != "terminated" and log.lengths[agent] < h and log.lengths[agent] != cap
-        for agent, end in ends.items()
-    )
+    left = {agent: log.joined.get(agent, 0) + log.lengths[agent] for agent in ends}
+    return any(end != "terminated" and left[agent] < h and left[agent] != cap for agent, end in ends.items())
 
 
 def _bound(bounds: Mapping[AgentID, float], subject: AgentID) -> float | None:
