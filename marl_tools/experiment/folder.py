@@ -38,21 +38,31 @@ def load_config(folder: Path) -> RunConfig:
 
 
 def write_settings(config: RunConfig, folder: Path) -> None:
-    """Make the folder and write ``config.json`` and ``versions.json``.
-
-    Raises:
-        ConfigError: the folder cannot be made.
-    """
-    try:
-        create_dir(folder)
-    except OSError as error:
-        raise ConfigError(f"cannot make the run folder {folder}: {error.strerror}") from error
+    """Write ``config.json`` and ``versions.json``."""
     save_to_file(config.to_flat(), folder, "config.json")
     versions = {"python": platform.python_version(), "platform": platform.platform()}
     for package in _PACKAGES:
         with suppress(ImportError):
             versions[package] = version(package)
     save_to_file({**versions, "native": config.native}, folder, "versions.json")
+
+
+def claim_folder(config: RunConfig, folder: Path) -> Path:
+    """Make ``folder`` this run's own; where another process was quicker, the next number as in `fresh_folder`.
+
+    Raises:
+        ConfigError: the folder cannot be made, or another process has just taken ``out``.
+    """
+    while True:
+        try:
+            create_dir(folder)
+            # Only one process can create the file; `write_settings` fills it.
+            (folder / "config.json").touch(exist_ok=False)
+            return folder
+        except FileExistsError:
+            folder = fresh_folder(config)
+        except OSError as error:
+            raise ConfigError(f"cannot make the run folder {folder}: {error.strerror}") from error
 
 
 def checkpoint_path(folder: Path) -> Path:

@@ -21,7 +21,13 @@ from marl_tools.core.logging import log
 from marl_tools.core.types import EpisodeLog, VectorEnv
 from marl_tools.experiment.config import RunConfig, check_trust
 from marl_tools.experiment.film import film_episodes
-from marl_tools.experiment.folder import checkpoint_path, fresh_folder, load_config, write_settings
+from marl_tools.experiment.folder import (
+    checkpoint_path,
+    claim_folder,
+    fresh_folder,
+    load_config,
+    write_settings,
+)
 from marl_tools.experiment.native import native_envs
 from marl_tools.experiment.progress import Progress
 from marl_tools.experiment.safety import make_constraint, make_shield, warn_if_patience_is_short
@@ -57,6 +63,8 @@ def train(config: RunConfig) -> list[RunResult]:
         NonFiniteError: NaN in an observation, a reward or a loss; the state before it was saved.
         Interrupted: Ctrl-C or SIGTERM, after the state was saved.
     """
+    if config.out is None and config.num_runs > 1:
+        config = dataclasses.replace(config, out=fresh_folder(config))
     runs = config.runs()
     folders = [fresh_folder(run) for run in runs]
     return [_Run(run, folder).train() for run, folder in zip(runs, folders, strict=True)]
@@ -96,7 +104,7 @@ class _Run:
         """From the first update, or the one after ``checkpoint``, to ``done.json``."""
         import torch
 
-        config, folder = self.config, self.folder
+        config = self.config
         torch.set_num_threads(config.threads)
         envs = self._make_envs()
         try:
@@ -112,6 +120,7 @@ class _Run:
                 shield=self.shield,
             )
             if checkpoint:
+                folder = self.folder
                 done = folder / "done.json"
                 # Without it the run was stopped after its last update: its evaluation and film are missing.
                 if checkpoint[1]["frames"] >= config.timesteps and done.exists():
@@ -120,6 +129,8 @@ class _Run:
                     )
                 trainer.load(*checkpoint)
                 done.unlink(missing_ok=True)
+            else:
+                folder = self.folder = claim_folder(config, self.folder)
             write_settings(config, folder)
             self.tracker = wandb.start_run(
                 "ippo", config.seed, config.to_base(), {"wandb_dir": folder, "seed_offset": 0}

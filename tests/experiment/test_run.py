@@ -279,6 +279,34 @@ def test_a_default_folder_that_is_taken_gets_a_number(tmp_path, monkeypatch):
     assert (tmp_path / "runs").is_dir()
 
 
+def test_two_runs_at_once_never_share_a_folder(tmp_path, monkeypatch):
+    """Both have looked for a free folder before either makes it."""
+    monkeypatch.chdir(tmp_path)
+    config = RunConfig.from_flat({**settings("x").to_flat(), "out": None, "experiment_tag": "t"})
+    checked = run_module.fresh_folder(config)
+    rival = run_module.claim_folder(config, checked)
+    assert rival.name == "t-tests.core.film.Film-s0"
+    assert run_module.claim_folder(config, checked).name == "t-tests.core.film.Film-s0-2"
+
+    given = settings(tmp_path / "a")
+    checked = run_module.fresh_folder(given)
+    run_module.claim_folder(given, checked)
+    with pytest.raises(ConfigError, match="a is not empty: give another --out"):
+        run_module.claim_folder(given, checked)
+
+
+def test_several_runs_in_a_default_folder_that_is_taken_get_a_number_too(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = RunConfig.from_flat(
+        {**settings("x", num_runs=2).to_flat(), "out": None, "experiment_tag": "t", "timesteps": 16}
+    )
+    folders = [[result.folder for result in train(config)] for _ in range(2)]
+    assert [[str(folder.relative_to("runs")) for folder in pair] for pair in folders] == [
+        ["t-tests.core.film.Film-s0/run-0", "t-tests.core.film.Film-s0/run-1"],
+        ["t-tests.core.film.Film-s0-2/run-0", "t-tests.core.film.Film-s0-2/run-1"],
+    ]
+
+
 def test_a_team_of_the_wrong_size_is_refused_before_anything_is_written(tmp_path):
     with pytest.raises(ConfigError, match="n_agents=3, but"):
         train(settings(tmp_path / "a", n_agents=3))
