@@ -151,3 +151,11 @@ class Dice:
 def added_cost(step: Any) -> dict[str, float]:
     """A cost that an env's own law knows nothing of."""
     return dict.fromkeys(step.env.possible_agents, 1.0)
+
+
+class Endless(Rink):
+    """A rink without a cap that anybody could find."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.max_cycles = self._cap = None

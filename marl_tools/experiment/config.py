@@ -124,6 +124,7 @@ class RunConfig:
         between(0, 1)("final_policy_eval_confidence", self.final_policy_eval_confidence)
         increasing("final_policy_eval_horizons", self.final_policy_eval_horizons)
         find_task(self.env)
+        self.safety.check(self.env)
 
     @property
     def task(self) -> Task:
@@ -235,13 +236,18 @@ class RunConfig:
         return {names.get(name, name): value for name, value in self.to_flat().items()}
 
 
+def names_code(config: RunConfig) -> list[str]:
+    """The references to code among the settings, which are imported when envs are built."""
+    return [name for name in (config.env, config.cost) if name and ":" in name]
+
+
 def check_trust(config: RunConfig, trusted: bool) -> None:
     """Refuse to import what only a run folder names: the folder may come from a stranger.
 
     Raises:
         ConfigError: env or cost is a reference to code, and not ``trusted``.
     """
-    code = [name for name in (config.env, config.cost) if name and ":" in name]
+    code = names_code(config)
     if code and not trusted:
         raise ConfigError(
             f"this run folder names code to be imported: {', '.join(code)}. If you trust it, add --trust."

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from marl_tools.core.checks import at_least, between
+from marl_tools.core.errors import ConfigError
 from marl_tools.core.logging import log
 from marl_tools.core.spaces import AgentGroup
 from marl_tools.core.types import AgentID
@@ -77,11 +78,34 @@ class SafetySettings:
     shield_version: Literal["v0"] = "v0"
     lagrange: LagrangeConfig = field(default_factory=LagrangeConfig)
 
-    def __post_init__(self) -> None:
-        between(0, 1)("max_risk", self.max_risk)
-        at_least(0)("shield_calibrate", self.shield_calibrate)
-        if self.shield != "none":
-            self.shield_config(self.shield_horizon or self.shield_step_horizon)
+    def check(self, env: str) -> None:
+        """Refuse what cannot work in any env; what this one cannot have is found when it is made.
+
+        Raises:
+            ConfigError: names the env, the value and the remedy.
+        """
+        try:
+            between(0, 1)("max_risk", self.max_risk)
+            at_least(0)("shield_calibrate", self.shield_calibrate)
+            if self.shield_horizon is not None:
+                at_least(1)("shield_horizon", self.shield_horizon)
+            if self.shield != "none":
+                self.shield_config(self.shield_horizon or max(1, self.shield_step_horizon))
+                self._check_shield()
+        except ConfigError as error:
+            raise ConfigError(f"{env}: {error}") from error
+
+    def _check_shield(self) -> None:
+        if self.shield_opponent_mode == "oracle":
+            raise ConfigError(
+                "shield_opponent_mode='oracle' needs the others' true policies, and in training they change: use "
+                "'monotone_floor', or hand policies to OpponentModel.set_policy in code of your own"
+            )
+        if self.shield_calibrate and self.shield_action == "mask":
+            raise ConfigError(
+                f"shield_calibrate={self.shield_calibrate} with shield_action='mask': under a mask nothing is proposed "
+                "that could be counted; use shield_action='override', or shield_calibrate=0"
+            )
 
     def shield_config(self, horizon: int) -> ShieldConfig:
         """The shield's own settings for a horizon.

@@ -1,6 +1,7 @@
 """Frozen teams behind frozen shields: the same decisions as in training, calibration, explanations, attachment, audit."""
 
 from collections import defaultdict
+from itertools import product
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from marl_tools.training.attach import attach_shield, certify_policy
 from marl_tools.training.audit import Audit
 from marl_tools.training.build import build_team
 from marl_tools.training.coverage import coverage
-from marl_tools.training.evaluate import evaluate, play_episode
+from marl_tools.training.evaluate import evaluate
 from marl_tools.training.ippo import IPPO, IPPOConfig
 from marl_tools.training.policy import TeamPolicy
 from marl_tools.training.shielded_policy import ShieldedPolicy, calibrate, explain
@@ -203,9 +204,8 @@ def test_an_explanation_agrees_with_the_episode_the_tables_and_the_counts():
     hasty = attach_shield(CROSSING, go, learn_episodes=30, max_risk=0.05)
     team, env = hasty.team, CROSSING()
     rules = set()
-    for step in range(1, 7):
-        play_episode(env, hasty, 11)
-        rows = explain(env, hasty, seed=11, step=step)
+    for seed, step in product((11, 12, 13), range(1, 6)):
+        rows = explain(env, hasty, seed=seed, step=step)
         decision = hasty.last
         for row in rows:
             index = team.agents.index(row["agent"])

@@ -1,0 +1,57 @@
+"""Native envs of a run: for which envs, and that a run with them is the run without them."""
+
+import pytest
+
+from marl_tools.core.errors import ConfigError
+from marl_tools.core.io import load_from_file, read_jsonl
+from marl_tools.experiment.config import RunConfig
+from marl_tools.experiment.native import native_envs
+from marl_tools.experiment.run import train
+
+RUN = {
+    "env": "crossing",
+    "timesteps": 256,
+    "num_envs": 4,
+    "rollouts": 32,
+    "hidden": [8],
+    "learning_epochs": 1,
+    "final_policy_eval_episodes": 5,
+    "video_episodes": 0,
+    "shield": "ledger",
+    "shield_patience": 2,
+    "shield_calibrate": 3,
+}
+
+
+def test_a_run_of_native_envs_has_the_episodes_updates_and_certificate_of_one_without(tmp_path):
+    folders = []
+    for native in (False, True):
+        run = RunConfig.from_flat({**RUN, "native": native, "out": str(tmp_path / f"{native}")})
+        folders.append(train(run)[0].folder)
+    episodes = [
+        [{**row, "wall_time": 0} for row in read_jsonl(folder / "episodes.jsonl")] for folder in folders
+    ]
+    assert episodes[0] == episodes[1] != []
+    updates = [
+        [
+            {k: v for k, v in row.items() if not k.endswith("seconds")}
+            for row in read_jsonl(folder / "updates.jsonl")
+        ]
+        for folder in folders
+    ]
+    assert updates[0] == updates[1] != []
+    certificates = [load_from_file(folder, "certificate.json") for folder in folders]
+    assert certificates[0] == certificates[1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"env": "simple_spread"}, "simple_spread has no native form; leave the flag out"),
+        ({"env": "crossing", "cap": 5}, "takes no cap"),
+        ({"env": "crossing", "cost": "tests.keyed_envs:added_cost"}, "takes no cost"),
+    ],
+)
+def test_an_env_or_a_wrapper_without_a_native_form_is_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        native_envs(RunConfig.from_flat(settings).factory(), 2)
