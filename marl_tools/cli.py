@@ -199,7 +199,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _fail(message: object, code: int) -> int:
-    print(f"marl-tools: {message}", file=sys.stderr)
+    # The notes say where an env was, and how to go on.
+    print("\n".join([f"marl-tools: {message}", *getattr(message, "__notes__", ())]), file=sys.stderr)
     return code
 
 

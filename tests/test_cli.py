@@ -318,6 +318,23 @@ def test_a_run_that_fails_is_code_1_with_one_message(tmp_path, capsys):
     assert "Traceback" not in out + err
 
 
+def test_an_env_that_breaks_the_contract_is_named_with_its_copy_seed_and_step(tmp_path, capsys, monkeypatch):
+    from tests.envs_for_tests import Team
+
+    original = Team.step
+
+    def without_rewards(self, actions):
+        observations, _, *rest = original(self, actions)
+        return observations, {}, *rest
+
+    monkeypatch.setattr(Team, "step", without_rewards)
+    code, _, err = call(["train", FILM, *TINY, *QUIET, "--out", tmp_path / "run"], capsys)
+    assert code == 1
+    assert re.search(
+        r"gave no reward for live agent 'agent_0'\nin copy 0 of .*, episode seed \d+, step 1\n", err
+    )
+
+
 def test_ctrl_c_is_code_130_with_how_to_go_on(tmp_path, capsys, monkeypatch):
     from marl_tools.training.ippo import IPPO
 

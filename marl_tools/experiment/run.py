@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
+import shlex
 import signal
 import threading
 import time
@@ -19,7 +20,7 @@ from marl_tools.core.history import History
 from marl_tools.core.io import JsonLines, save_to_file
 from marl_tools.core.logging import log
 from marl_tools.core.types import EpisodeLog, VectorEnv
-from marl_tools.experiment.config import RunConfig, check_trust
+from marl_tools.experiment.config import RunConfig, check_trust, names_code
 from marl_tools.experiment.film import film_episodes
 from marl_tools.experiment.folder import (
     checkpoint_path,
@@ -62,6 +63,8 @@ def train(config: RunConfig) -> list[RunResult]:
         ConfigError: a run folder that is not empty, or settings that the env cannot have.
         NonFiniteError: NaN in an observation, a reward or a loss; the state before it was saved.
         Interrupted: Ctrl-C or SIGTERM, after the state was saved.
+
+    What an env raises passes through, after the state was saved, with a note of how to go on.
     """
     if config.out is None and config.num_runs > 1:
         config = dataclasses.replace(config, out=fresh_folder(config))
@@ -136,10 +139,18 @@ class _Run:
                 "ippo", config.seed, config.to_base(), {"wandb_dir": folder, "seed_offset": 0}
             )
             try:
-                before = None if checkpoint else self._evaluate(RandomPolicy(envs.groups), "random")
-                self._learn(trainer)
-                self._calibrate(trainer)
-                result = self._finish(before)
+                with _terminate_like_ctrl_c():
+                    before = None if checkpoint else self._evaluate(RandomPolicy(envs.groups), "random")
+                    self._learn(trainer)
+                    self._calibrate(trainer)
+                    result = self._finish(before)
+            except KeyboardInterrupt:
+                self._save(trainer)
+                wandb.finish(self.tracker, exit_code=1)
+                raise Interrupted(
+                    f"stopped at {envs.frames} of {config.timesteps} env steps; the state is saved. "
+                    f"{self._how_to_go_on()}"
+                ) from None
             except BaseException:
                 wandb.finish(self.tracker, exit_code=1)
                 raise
@@ -174,7 +185,6 @@ class _Run:
             JsonLines(self.folder / "episodes.jsonl") as episode_lines,
             JsonLines(self.folder / "updates.jsonl") as update_lines,
             Progress(config.task.name, config.timesteps, start=envs.frames) as progress,
-            _terminate_like_ctrl_c(),
         ):
             episodes: list[EpisodeLog] = []
 
@@ -217,12 +227,13 @@ class _Run:
                 raise NonFiniteError(
                     f"update {trainer.updates}: {error}. State saved in {self.folder}."
                 ) from error
-            except KeyboardInterrupt:
+            except ConfigError:
+                raise
+            except Exception as error:
+                # An env may raise anything, hours into a run.
                 self._save(trainer)
-                raise Interrupted(
-                    f"stopped at {envs.frames} of {config.timesteps} env steps; the state is saved. "
-                    f"Go on with: marl-tools train --resume {self.folder}"
-                ) from None
+                error.add_note(f"State saved at {envs.frames} env steps. {self._how_to_go_on()}")
+                raise
             self._save(trainer)
 
     def _calibrate(self, trainer: IPPO) -> None:
@@ -281,6 +292,10 @@ class _Run:
         # Not only our own errors: a renderer without a screen or a driver raises anything.
         except Exception as error:
             log(f"no film: {error!r}", type="video", priority="WARNING")
+
+    def _how_to_go_on(self) -> str:
+        trust = " --trust" if names_code(self.config) else ""
+        return f"Go on with: marl-tools train --resume {shlex.quote(str(self.folder))}{trust}"
 
     def _save(self, trainer: IPPO) -> None:
         save_checkpoint(checkpoint_path(self.folder), *trainer.state())

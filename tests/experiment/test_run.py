@@ -319,7 +319,9 @@ def test_a_team_of_the_wrong_size_is_refused_before_anything_is_written(tmp_path
 def test_ctrl_c_saves_and_says_how_to_go_on_and_a_resumed_run_ends_as_a_whole_one(tmp_path, monkeypatch):
     interrupt_at(monkeypatch, 2)
     folder = tmp_path / "a"
-    with pytest.raises(Interrupted, match=rf"stopped at 48 of 48 .*--resume {re.escape(str(folder))}$"):
+    with pytest.raises(
+        Interrupted, match=rf"stopped at 48 of 48 .*--resume {re.escape(str(folder))} --trust$"
+    ):
         train(settings(folder))
     assert (frames_saved(folder), (folder / "done.json").exists()) == (48, False)
     before = (folder / "episodes.jsonl").read_bytes()
@@ -363,6 +365,44 @@ def test_sigterm_is_taken_like_ctrl_c_and_the_handler_is_given_back(tmp_path, mo
     assert signal.getsignal(signal.SIGTERM) is previous
 
 
+def test_the_hint_asks_for_trust_only_where_the_run_names_code_and_quotes_the_folder(tmp_path, monkeypatch):
+    interrupt_at(monkeypatch, 0)
+    with pytest.raises(Interrupted, match=r"--resume '.*a b'$"):
+        train(settings(tmp_path / "a b", env="corridor"))
+
+
+def test_ctrl_c_before_the_first_update_can_be_gone_on_from_as_well(tmp_path, monkeypatch):
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module, "evaluate_run", stop)
+        with pytest.raises(Interrupted, match=r"stopped at 0 of 48 .*the state is saved. Go on with: "):
+            train(settings(tmp_path / "a", final_policy_eval_episodes=1))
+    resume(tmp_path / "a", trusted=True)
+    assert (tmp_path / "a" / "done.json").exists()
+    assert [row["update"] for row in rows(tmp_path / "a", "updates")] == [0, 1, 2]
+
+
+def test_an_env_that_breaks_loses_no_update_and_its_error_passes_through(tmp_path, monkeypatch):
+    original, steps = Team.step, []
+
+    def step(self, actions):
+        steps.append(1)
+        if len(steps) == 2 * 20:
+            raise ZeroDivisionError("a bug of the env's own")
+        return original(self, actions)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Team, "step", step)
+        with pytest.raises(ZeroDivisionError, match="a bug of the env's own") as caught:
+            train(settings(tmp_path / "a"))
+    assert re.search(r"State saved at \d+ env steps. Go on with: .* --trust$", caught.value.__notes__[-1])
+    assert load_checkpoint(tmp_path / "a" / "checkpoints" / "latest.safetensors")[1]["updates"] == 2
+    resume(tmp_path / "a", trusted=True)
+    assert (tmp_path / "a" / "done.json").exists()
+
+
 def test_a_run_in_another_thread_leaves_signals_alone(tmp_path):
     thread = threading.Thread(target=train, args=(settings(tmp_path / "a"),))
     thread.start()
@@ -382,7 +422,7 @@ def test_a_run_that_was_stopped_after_its_last_update_can_still_be_finished(tmp_
     folder = tmp_path / "a"
     # Two episodes of random play go before; the first of the trained team is interrupted.
     monkeypatch.setattr(evaluate_module, "play_episode", play_or_stop)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(Interrupted, match=r"the state is saved\. Go on with: "):
         train(settings(folder, final_policy_eval_episodes=2))
     assert not (folder / "done.json").exists()
     result = resume(folder, trusted=True)
