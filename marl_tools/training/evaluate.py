@@ -10,8 +10,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from marl_tools.core.errors import ConfigError
+from marl_tools.core.logging import log
 from marl_tools.core.types import AgentID, EpisodeLog
 from marl_tools.core.wrappers.recorder import EpisodeRecorder
+
+_LONG = 10_000
+"""Steps after which an episode may well be one that never ends: waiting for it looks like a hang."""
 
 
 class Policy(Protocol):
@@ -41,7 +45,7 @@ class Evaluation:
 
     def mean_returns(self) -> dict[str, float]:
         """Mean return over the episodes: of the mean over agents, under that name, then of each agent."""
-        table = _table([log.returns for log in self.episodes], 0.95)
+        table = _table([episode.returns for episode in self.episodes], 0.95)
         agents = {agent: row["mean"] for agent, row in table["agents"].items()}
         return {"mean over agents": table["mean_over_agents"]["mean"], **agents}
 
@@ -53,9 +57,9 @@ class Evaluation:
         return {
             "episodes": len(self.episodes),
             "confidence": confidence,
-            "returns": _table([log.returns for log in self.episodes], confidence),
-            "costs": _table([log.costs for log in self.episodes], confidence),
-            "length": mean_interval([log.length for log in self.episodes], confidence),
+            "returns": _table([episode.returns for episode in self.episodes], confidence),
+            "costs": _table([episode.costs for episode in self.episodes], confidence),
+            "length": mean_interval([episode.length for episode in self.episodes], confidence),
             "horizons": {str(h): _table(rows, confidence) for h, rows in self.horizon_returns.items()},
         }
 
@@ -110,6 +114,13 @@ def play_episode(
         if observe:
             observe(terminations, infos)
         steps += 1
+        if steps == _LONG:
+            log(
+                f"an episode of {env.env_name} is still running after {_LONG} steps. An env that never ends needs a cap "
+                "(--cap N)",
+                type="evaluate",
+                priority="WARNING",
+            )
         if steps in horizons:
             reached[steps] = dict(env.builder.returns)
     return reached

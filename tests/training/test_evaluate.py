@@ -151,3 +151,15 @@ def test_an_episode_whose_env_keeps_its_dead_in_agents_still_ends():
     env = EnvFactory(make_env=Team, kwargs={"n": 2, "max_cycles": 3, "faults": ("keep_agents",)})()
     assert play_episode(env, Constant(), 0, (2,)) == {2: {"agent_0": 3.0, "agent_1": 3.0}}
     assert env.last_episode.length == 3
+
+
+def test_an_episode_that_may_never_end_is_told_once_with_the_remedy(monkeypatch):
+    lines = []
+    monkeypatch.setattr("marl_tools.training.evaluate.log", lambda message, **_: lines.append(message))
+    monkeypatch.setattr("marl_tools.training.evaluate._LONG", 3)
+    evaluate(EnvFactory(make_env=Team, kwargs={"max_cycles": 2}), Constant(), episodes=1, seed=0)
+    assert lines == []
+    evaluate(EnvFactory(make_env=Team, kwargs={"max_cycles": 9}), Constant(), episodes=1, seed=0)
+    assert lines == [
+        "an episode of team_v0 is still running after 3 steps. An env that never ends needs a cap (--cap N)"
+    ]
