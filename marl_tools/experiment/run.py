@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 from marl_tools.core import wandb
 from marl_tools.core.errors import ConfigError, MarlToolsError, NonFiniteError
 from marl_tools.core.history import History
-from marl_tools.core.io import JsonLines, save_to_file
+from marl_tools.core.io import JsonLines, read_jsonl, save_to_file
 from marl_tools.core.logging import log
 from marl_tools.core.types import EpisodeLog, VectorEnv
 from marl_tools.experiment.config import RunConfig, check_trust, names_code
@@ -76,7 +76,7 @@ def train(config: RunConfig) -> list[RunResult]:
 def resume(folder: Path, *, timesteps: int | None = None, trusted: bool = False) -> RunResult:
     """Go on with an unfinished run from its latest checkpoint, or with a finished one up to more ``timesteps``.
 
-    Networks, optimisers, normalisers, random states and the clock continue; open episodes start afresh.
+    Networks, optimisers, normalisers, random states, moving averages and the clock continue; open episodes start afresh.
 
     Raises:
         ConfigError: the folder is no run, or is finished already.
@@ -131,6 +131,7 @@ class _Run:
                         f"{folder} is complete at {checkpoint[1]['frames']} env steps: give more --timesteps to go on"
                     )
                 trainer.load(*checkpoint)
+                self._recall()
                 done.unlink(missing_ok=True)
             else:
                 folder = self.folder = claim_folder(config, self.folder)
@@ -235,6 +236,11 @@ class _Run:
                 error.add_note(f"State saved at {envs.frames} env steps. {self._how_to_go_on()}")
                 raise
             self._save(trainer)
+
+    def _recall(self) -> None:
+        """Take the episodes of earlier sittings back in, so that moving averages go on where they were."""
+        with suppress(FileNotFoundError):
+            self.history.extend(map(EpisodeLog.from_json, read_jsonl(self.folder / "episodes.jsonl")))
 
     def _calibrate(self, trainer: IPPO) -> None:
         """Fill the floors under the others' behaviour while everything holds still, and keep them with the run."""

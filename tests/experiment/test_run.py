@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from marl_tools.core.errors import ConfigError, CorruptFileError, NonFiniteError
-from marl_tools.core.io import read_jsonl
+from marl_tools.core.io import JsonLines, read_jsonl
 from marl_tools.core.types import EpisodeLog
 from marl_tools.experiment import run as run_module
 from marl_tools.experiment.config import RunConfig
@@ -337,6 +337,19 @@ def test_ctrl_c_saves_and_says_how_to_go_on_and_a_resumed_run_ends_as_a_whole_on
     logs = episodes(folder)
     assert len({log.seed for log in logs}) == len(logs), "no episode was played twice"
     assert [log.t_end for log in logs] == sorted(log.t_end for log in logs)
+
+
+def test_the_moving_average_of_a_resumed_run_remembers_the_episodes_before(tmp_path, monkeypatch):
+    folder = tmp_path / "a"
+    interrupt_at(monkeypatch, 2)
+    with pytest.raises(Interrupted):
+        train(settings(folder))
+    with JsonLines(folder / "episodes.jsonl") as lines:
+        lines.append({**rows(folder, "episodes")[-1], "returns": {"agent_0": 1015.0, "agent_1": 1015.0}})
+    resume(folder, timesteps=96, trusted=True)
+    means = [row["mean_return"] for row in rows(folder, "updates")]
+    assert means[:2] == [15.0, 15.0]
+    assert all(mean > 50 for mean in means[2:]), "the episode that earned 1015 is among the last hundred"
 
 
 def test_episodes_that_ended_before_a_stop_in_the_middle_of_a_rollout_are_kept(tmp_path, monkeypatch):
