@@ -135,6 +135,8 @@ class GroupLearner:
         flat = FlatRollout(rollout, advantages, {name: est.returns for name, est in estimates.items()})
         for group in self.optimiser.param_groups:
             group["lr"] = learning_rate
+        away = [lane for lane, own in enumerate(rows) if not len(own)]
+        as_they_were = [lanes[away].clone() for lanes in self._parameters_by_lane()] if away else []
         sums: dict[str, float] = {}
         batches = epochs = 0
         for _ in range(self.config.learning_epochs):
@@ -148,6 +150,9 @@ class GroupLearner:
                     sums[name] = sums.get(name, 0.0) + value
             if self.config.target_kl is not None and float(np.mean(kls)) > self.config.target_kl:
                 break
+        # Adam's momentum moves weights that no row has asked it to move.
+        for lanes, old in zip(self._parameters_by_lane(), as_they_were, strict=False):
+            lanes[away] = old
         if self.network.obs_norm is not None:
             self.network.obs_norm.update(flat.obs[every], weights)
         valid, reward = rollout.valid, estimates["reward"]
@@ -159,6 +164,10 @@ class GroupLearner:
             "learning_rate": learning_rate,
             "entropy_coef": entropy_coef,
         }
+
+    def _parameters_by_lane(self) -> list[Tensor]:
+        """Every parameter as a view (L, ...) that can be written to."""
+        return [parameter.detach().view(self.lanes, -1) for parameter in self.network.parameters()]
 
     def _minibatches(self, rows: list[NDArray[np.intp]]) -> list[tuple[Tensor, Tensor]]:
         """Shuffle each lane's rows and cut them into equal parts: flat indices and weights, both (L, B)."""

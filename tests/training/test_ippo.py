@@ -214,6 +214,20 @@ def test_rows_that_fill_up_a_lane_cannot_spoil_its_loss():
     assert all(torch.isfinite(value).all() for value in weights(run).values())
 
 
+def test_an_agent_that_was_away_for_a_whole_rollout_keeps_its_own_weights_to_the_bit():
+    learning = trainer(config=small(share="none", rollouts=8), max_cycles=1000, deaths={"agent_1": 4})
+    (learner,) = learning.learners.values()
+
+    def own(lane):
+        return torch.cat([p.detach().reshape(learner.lanes, -1)[lane] for p in learner.network.parameters()])
+
+    step(learning)
+    before = [own(lane).clone() for lane in (0, 1)]
+    step(learning)
+    assert not torch.equal(own(0), before[0])
+    assert torch.equal(own(1), before[1])
+
+
 def test_a_group_of_which_nobody_lived_is_left_alone():
     run = trainer()
     rollout = run.collect()
