@@ -6,9 +6,9 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import tyro
 from rich.console import Console
@@ -28,6 +28,14 @@ from marl_tools.core.errors import (
 from marl_tools.core.io import save_to_file
 from marl_tools.core.logging import configure_logging, console
 from marl_tools.envs.tasks import find_task, task_names
+from marl_tools.experiment.arguments import (
+    CoverageArgs,
+    EvaluateArgs,
+    ExplainArgs,
+    RecordArgs,
+    Resume,
+    TasksArgs,
+)
 from marl_tools.experiment.config import RunConfig, check_trust
 from marl_tools.experiment.film import film_episodes, film_grid
 from marl_tools.experiment.folder import load_config
@@ -57,106 +65,6 @@ marl-tools: train PettingZoo teams, evaluate and film them.
 
 ENV is a task name (marl-tools tasks) or package.module:function that returns a parallel env.
 Every command explains its flags with --help."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Resume:
-    """Go on with a stopped run, or with a finished one up to more timesteps.
-
-    Args:
-        resume: the run folder.
-        timesteps: a new total of env steps; None: the run's own.
-        trust: import code that the run folder names.
-    """
-
-    resume: Path
-    timesteps: int | None = None
-    trust: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvaluateArgs:
-    """Play whole episodes with a trained team on envs of its own and print the returns with their intervals.
-
-    Args:
-        run: the run folder.
-        episodes: how many episodes.
-        deterministic: play the most likely action in place of a sampled one.
-        seed: of the first episode; None: the run's evaluation seed.
-        trust: import code that the run folder names.
-    """
-
-    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    episodes: int = 100
-    deterministic: bool = False
-    seed: int | None = None
-    trust: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class RecordArgs:
-    """Film a trained team: one clip an episode, or with --grid several episodes in one.
-
-    Args:
-        run: the run folder.
-        episodes: how many clips, with consecutive seeds.
-        grid: rows x columns of episodes in a clip, such as 2x2.
-        out: folder for the clips; None: RUN/videos.
-        name: how the clips' names begin.
-        format: mp4, webm or gif.
-        fps: frames per second; None: the env's own.
-        overlay: draw step, return and cost per agent on the frames.
-        deterministic: play the most likely action in place of a sampled one.
-        seed: of the first episode; None: the run's evaluation seed.
-        trust: import code that the run folder names.
-    """
-
-    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    episodes: int = 1
-    grid: str | None = None
-    out: Path | None = None
-    name: str = "record"
-    format: Literal["mp4", "webm", "gif"] = "mp4"
-    fps: float | None = None
-    overlay: bool = False
-    deterministic: bool = False
-    seed: int | None = None
-    trust: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExplainArgs:
-    """Replay an evaluation episode of a shielded team up to a step and say why the shield let each agent do what it did.
-
-    Args:
-        run: the run folder.
-        episode: number of the evaluation episode, from 0.
-        step: number of the step, from 1.
-        trust: import code that the run folder names.
-    """
-
-    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    episode: Annotated[int, tyro.conf.Positional, tyro.conf.arg(metavar="EPISODE")]
-    step: Annotated[int, tyro.conf.Positional, tyro.conf.arg(metavar="STEP")]
-    trust: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class CoverageArgs:
-    """Say how many keys and rows the world model of a shielded team knows, and the visits that it still needs.
-
-    Args:
-        run: the run folder.
-        trust: import code that the run folder names.
-    """
-
-    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    trust: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class TasksArgs:
-    """List the environments that are known by name."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
