@@ -59,7 +59,7 @@ def tabulate(game: Game, max_keys: int) -> LawTable:
 def _rows(game: Game, state: Ints, grid: Ints) -> tuple[Ints, Ints]:
     """Which (state, entry of ``grid``) are rows: those who have ended choose none, all others an action."""
     ended = game.ended(state)
-    none = grid == np.array(game.actions)
-    fits = np.all(none[None] == ended[:, None], 2) & ~ended.all(1)[:, None]
+    none = np.equal(grid, np.array(game.actions))
+    fits = np.equal(none[None, :, :], ended[:, None, :]).all(axis=2) & ~ended.all(axis=1)[:, None]
     row_key, choice = np.nonzero(fits)
     return row_key, choice

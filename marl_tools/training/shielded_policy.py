@@ -183,8 +183,7 @@ def calibrate(env: EpisodeRecorder, policy: Policy, team: ShieldedTeam, *, episo
     """
     if team.masks_actions:
         raise ConfigError("shield_calibrate needs shield_action='override': under a mask nothing is proposed")
-    for agent in range(len(team.agents)):
-        team.opponents.new_stream(agent)
+    team.forget_floors()
     counted = _Counted(policy, team)
     for number in range(episodes):
         play_episode(env, counted, seed + number)

@@ -73,6 +73,7 @@ class ShieldedTeam:
         self._columns = {group.name: [self.agents.index(agent) for agent in group.agents] for group in groups}
         self._ended = np.zeros((num_envs, len(self.agents)), bool)
         self._decision: Decision | None = None
+        self._proposals: list[tuple[NDArray[Any], ...]] = []
         self.false_blocks = self.blocks = 0
         self.refresh()
 
@@ -122,9 +123,15 @@ class ShieldedTeam:
 
         What is sampled under the shield's mask is not what the policy would have proposed: there nothing is counted.
         """
-        for agent in range(0 if self.masks_actions else len(self.agents)):
-            rows = decision.active[:, agent] & (decision.key_ids >= 0)
-            self.opponents.add(decision.key_ids[rows], agent, decision.proposed[rows, agent])
+        if not self.masks_actions:
+            known = decision.active & (decision.key_ids >= 0)[:, None]
+            self._proposals.append((decision.key_ids, known, decision.proposed))
+
+    def forget_floors(self) -> None:
+        """Count proposals afresh; the tables keep the floors that they have until the next `refresh`."""
+        self._take_in_proposals()
+        for agent in range(len(self.agents)):
+            self.opponents.new_stream(agent)
 
     def count_draws(
         self,
@@ -181,14 +188,14 @@ class ShieldedTeam:
 
         The potential thus holds still within an update, where it changes no preference between policies.
         """
-        for agent in range(len(self.agents)):
-            self.opponents.new_stream(agent)
+        self.forget_floors()
         self.refresh()
         if self.config.reward_mode == "bayesian_potential":
             self.shield.freeze_potential()
 
     def refresh(self) -> None:
         """Bring the tables up to date with both models; ``table`` and ``floors`` are what they rest on then."""
+        self._take_in_proposals()
         table = self._law
         if table is None:
             table = self.world.table(self._world_delta, schedule=self.config.credible_schedule)
@@ -229,6 +236,7 @@ class ShieldedTeam:
 
     def state(self) -> NDArray[np.uint8]:
         """Models and shield, exactly, as the bytes of an npz file without pickles."""
+        self._take_in_proposals()
         parts = {
             "world": self.world.state(),
             "opponents": self.opponents.state(),
@@ -257,6 +265,7 @@ class ShieldedTeam:
         world = WorldModel.from_state(parts["world"], self.actions, env_name=self.env_name)
         self._check_topology(parts["world"])
         self.world = world
+        self._proposals.clear()
         self.opponents = OpponentModel.from_state(
             parts["opponents"],
             self.actions,
@@ -266,6 +275,15 @@ class ShieldedTeam:
         )
         self.shield = TeamShield.from_state(self.agents, self.actions, self.config, parts["shield"])
         self.refresh()
+
+    def _take_in_proposals(self) -> None:
+        """Hand over to the opponent model what was proposed: many steps at once, which is far cheaper."""
+        if self._proposals:
+            keys, known, proposed = (np.concatenate(column) for column in zip(*self._proposals, strict=True))
+            self._proposals.clear()
+            for agent in range(len(self.agents)):
+                rows = known[:, agent]
+                self.opponents.add(keys[rows], agent, proposed[rows, agent])
 
     def _team(self, per_group: Mapping[str, NDArray[Any]], dtype: Any) -> NDArray[Any]:
         """(E, A) in team order from arrays per group."""
@@ -327,9 +345,14 @@ def team_actions(groups: Sequence[AgentGroup], agents: Sequence[AgentID]) -> tup
     """How many actions each agent has, in team order.
 
     Raises:
-        ConfigError: an agent's action space is not Discrete.
+        ConfigError: an agent's action space is not Discrete, or the groups are of another team.
     """
     spaces = {agent: group.spaces.action_space for group in groups for agent in group.agents}
+    if spaces.keys() != set(agents):
+        raise ConfigError(
+            f"the team is {', '.join(spaces)}, but the env has the agents {', '.join(agents)}: use the settings that the "
+            "team was trained with (env, env_kwargs, n_agents)"
+        )
     for agent in agents:
         if not isinstance(spaces[agent], Discrete):
             raise ConfigError(

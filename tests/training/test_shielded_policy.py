@@ -241,7 +241,7 @@ def test_the_step_rule_is_explained_over_its_own_look_ahead():
 
 
 def test_a_plain_function_gets_a_shield_whose_bound_holds_exactly():
-    hasty = marl_tools.attach_shield(CROSSING, go, learn_episodes=300, max_risk=0.1)
+    hasty = marl_tools.attach_shield(CROSSING, go, learn_episodes=120, max_risk=0.1)
     team = hasty.team
     model = solve(crossing.parallel_env(max_cycles=15))
     always = [np.eye(2)[np.ones(len(model.keys), int)]] * 2
@@ -250,7 +250,7 @@ def test_a_plain_function_gets_a_shield_whose_bound_holds_exactly():
         model, always, 15, shields=frozen.shields, key_ids=team.world.key_ids(model.keys)
     )
     bare = violation_probability(model, always, 15)
-    certificate = marl_tools.certify_policy(CROSSING, hasty, episodes=200, horizons=(5, 15))
+    certificate = marl_tools.certify_policy(CROSSING, hasty, episodes=80, horizons=(5, 15))
     assert certificate["contradictions"] == []
     for i, agent in enumerate(team.agents):
         row = certificate["horizons"][-1]["subjects"][agent]
@@ -332,14 +332,14 @@ def test_a_wrapper_that_changes_the_cost_makes_the_envs_own_law_worthless():
 # --- what speaks against a bound ----------------------------------------------------------------------------------
 
 
-def note(make_env, policy, episodes=150):
+def note(make_env, policy, episodes=100):
     certificate = certify_policy(make_env, policy, episodes=episodes, horizons=(4,))
     shown = any("bound" in row for row in certificate["horizons"][0]["subjects"].values())
     return certificate["bound_note"], certificate["contradictions"], shown
 
 
 def test_nothing_speaks_against_a_bound_whose_needs_are_met(shielded):
-    text, found, shown = note(CROSSING, shielded, 300)
+    text, found, shown = note(CROSSING, shielded, 150)
     assert text.startswith("the bound holds")
     assert not found
     assert shown
@@ -394,7 +394,7 @@ def test_a_key_that_is_not_markov_voids_the_bound_although_all_frequencies_are_a
 def test_an_env_that_is_not_the_one_that_was_learned_voids_the_bound(model):
     kwargs = {"max_cycles": 15, "slip": 0.02}
     calm = attach_shield(
-        EnvFactory(make_env=crossing.parallel_env, kwargs=kwargs), Dice(2), learn_episodes=200, model=model
+        EnvFactory(make_env=crossing.parallel_env, kwargs=kwargs), Dice(2), learn_episodes=80, model=model
     )
     rough = EnvFactory(make_env=crossing.parallel_env, kwargs={**kwargs, "slip": 0.7})
     text, _, shown = note(rough, calm)

@@ -118,6 +118,7 @@ def test_a_native_env_is_counted_as_single_envs_are_and_both_as_an_onlooker_coun
 
 def test_only_what_policies_propose_in_override_mode_is_counted_for_the_floors():
     team, _, parts, _ = collect(CROSSING, max_risk=0.2, patience=0, support="declared")
+    team.refresh()
     for agent in range(2):
         counted = team.opponents._agents[agent].total.sum(0)
         proposed = [part["car"]["actions"][:, :, agent][part["car"]["valid"][:, :, agent]] for part in parts]
@@ -253,6 +254,7 @@ def test_settled_floors_stand_only_under_actions_that_the_tables_made_with_them_
         over_budget=over_budget,
         rule=rule,
     )
+    team.refresh()
     counted = [floors.floor.copy() for floors in team.opponents._agents]
     team.settle_floors()
     relied = 0
