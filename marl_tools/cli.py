@@ -39,7 +39,8 @@ from marl_tools.experiment.arguments import (
 from marl_tools.experiment.config import RunConfig, check_trust
 from marl_tools.experiment.film import film_episodes, film_grid
 from marl_tools.experiment.folder import load_config
-from marl_tools.experiment.run import Interrupted, RunResult, resume, train
+from marl_tools.experiment.run import RunResult, resume, train
+from marl_tools.experiment.stopping import Interrupted
 from marl_tools.experiment.tables import (
     print_certificate,
     print_coverage,

@@ -1,4 +1,4 @@
-"""Native batched envs of a run, where its env has one."""
+"""The copies of a run's env side by side: single ones, or a native batch where there is one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,16 @@ from marl_tools.core.factory import EnvFactory
 from marl_tools.core.types import VectorEnv
 from marl_tools.envs.native import GameVectorEnv
 from marl_tools.envs.parallel import GameEnv
+from marl_tools.vector import SerialVectorEnv
+
+
+def make_envs(factory: EnvFactory, num_envs: int, *, native: bool = False) -> VectorEnv:
+    """``num_envs`` copies of an env.
+
+    Raises:
+        ConfigError: ``native``, and the env has no such form.
+    """
+    return native_envs(factory, num_envs) if native else SerialVectorEnv(factory, num_envs)
 
 
 def native_envs(factory: EnvFactory, num_envs: int) -> VectorEnv:

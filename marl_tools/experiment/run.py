@@ -5,17 +5,14 @@ from __future__ import annotations
 import dataclasses
 import secrets
 import shlex
-import signal
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from marl_tools.core import wandb
-from marl_tools.core.errors import ConfigError, MarlToolsError, NonFiniteError
+from marl_tools.core.errors import ConfigError, NonFiniteError
 from marl_tools.core.history import History
 from marl_tools.core.io import JsonLines, read_jsonl, save_to_file
 from marl_tools.core.logging import log
@@ -29,9 +26,10 @@ from marl_tools.experiment.folder import (
     load_config,
     write_settings,
 )
-from marl_tools.experiment.native import native_envs
+from marl_tools.experiment.native import make_envs
 from marl_tools.experiment.progress import Progress
 from marl_tools.experiment.safety import make_constraint, make_shield, warn_if_patience_is_short
+from marl_tools.experiment.stopping import Interrupted, terminate_like_ctrl_c
 from marl_tools.experiment.team import certify_run, evaluate_run, load_team
 from marl_tools.training.checkpoint import load_checkpoint, save_checkpoint
 from marl_tools.training.evaluate import Evaluation, Policy
@@ -39,7 +37,6 @@ from marl_tools.training.ippo import IPPO
 from marl_tools.training.policy import RandomPolicy, load_policy
 from marl_tools.training.shielded_policy import calibrate
 from marl_tools.training.shielding import ShieldedTeam
-from marl_tools.vector import SerialVectorEnv
 
 
 @dataclass(frozen=True)
@@ -50,10 +47,6 @@ class RunResult:
     before: Evaluation | None
     after: Evaluation | None
     certificate: dict[str, Any] | None = None
-
-
-class Interrupted(MarlToolsError):
-    """The run was stopped by Ctrl-C or SIGTERM after its state was saved; the message says how to go on."""
 
 
 def train(config: RunConfig) -> list[RunResult]:
@@ -109,7 +102,7 @@ class _Run:
 
         config = self.config
         torch.set_num_threads(config.threads)
-        envs = self._make_envs()
+        envs = make_envs(self.factory, config.num_envs, native=config.native)
         try:
             agents = tuple(agent for group in envs.groups for agent in group.agents)
             config.check_team(agents)
@@ -140,7 +133,7 @@ class _Run:
                 "ippo", config.seed, config.to_base(), {"wandb_dir": folder, "seed_offset": 0}
             )
             try:
-                with _terminate_like_ctrl_c():
+                with terminate_like_ctrl_c():
                     before = None if checkpoint else self._evaluate(RandomPolicy(envs.groups), "random")
                     self._learn(trainer)
                     self._calibrate(trainer)
@@ -159,11 +152,6 @@ class _Run:
             return result
         finally:
             envs.close()
-
-    def _make_envs(self) -> VectorEnv:
-        if not self.config.native:
-            return SerialVectorEnv(self.factory, self.config.num_envs)
-        return native_envs(self.factory, self.config.num_envs)
 
     def _make_shield(self, envs: VectorEnv) -> ShieldedTeam | None:
         config = self.config
@@ -305,20 +293,3 @@ class _Run:
 
     def _save(self, trainer: IPPO) -> None:
         save_checkpoint(checkpoint_path(self.folder), *trainer.state())
-
-
-@contextmanager
-def _terminate_like_ctrl_c() -> Iterator[None]:
-    """SIGTERM, as batch systems send it, saves and stops like Ctrl-C. Only in the main thread, as Python demands."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
