@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 import numpy as np
+from numpy.typing import NDArray
 
 from marl_tools.core.errors import ConfigError
 from marl_tools.core.transitions import LawTable, exact_table
@@ -59,7 +60,7 @@ def tabulate(game: Game, max_keys: int) -> LawTable:
 def _rows(game: Game, state: Ints, grid: Ints) -> tuple[Ints, Ints]:
     """Which (state, entry of ``grid``) are rows: those who have ended choose none, all others an action."""
     ended = game.ended(state)
-    none = np.equal(grid, np.array(game.actions))
-    fits = np.equal(none[None, :, :], ended[:, None, :]).all(axis=2) & ~ended.all(axis=1)[:, None]
+    none: NDArray[np.bool_] = np.asarray(grid == np.array(game.actions), np.bool_)
+    fits = np.equal(none[None, :, :], ended[:, None, :]).all(axis=2) & ~ended.all(axis=1, keepdims=True)
     row_key, choice = np.nonzero(fits)
     return row_key, choice
