@@ -26,7 +26,9 @@ def print_returns(before: Evaluation | None, after: Evaluation | None) -> None:
     for title in columns:
         table.add_column(title, justify="right")
     for row in dict.fromkeys(name for column in columns.values() for name in column):
-        table.add_row(row, *(f"{column[row]:.3f}" if row in column else "" for column in columns.values()))
+        table.add_row(
+            str(row), *(f"{column[row]:.3f}" if row in column else "" for column in columns.values())
+        )
     Console().print(table)
 
 
@@ -39,7 +41,7 @@ def print_evaluation(title: str, summary: Mapping[str, Any]) -> None:
     returns = summary["returns"]
     for name, row in {"mean over agents": returns["mean_over_agents"], **returns["agents"]}.items():
         interval = "-" if row["interval"] is None else "{:.3f} to {:.3f}".format(*row["interval"])
-        table.add_row(name, f"{row['mean']:.3f}", interval)
+        table.add_row(str(name), f"{row['mean']:.3f}", interval)
     Console().print(table)
 
 
@@ -58,7 +60,11 @@ def print_certificate(certificate: Mapping[str, Any]) -> None:
             interval = row.get("refused") or "{:.4f} to {:.4f}".format(*row["interval"])
             bound = f"{row['bound']:.4f}" if "bound" in row else ""
             table.add_row(
-                str(horizon["h"]) if position == 0 else "", subject, str(row["violations"]), interval, bound
+                str(horizon["h"]) if position == 0 else "",
+                str(subject),
+                str(row["violations"]),
+                interval,
+                bound,
             )
         table.add_section()
     Console().print(table)

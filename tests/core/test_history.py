@@ -6,8 +6,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from marl_tools.core.errors import EnvError
 from marl_tools.core.history import Clock, EpisodeBuilder, History

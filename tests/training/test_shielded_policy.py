@@ -394,10 +394,10 @@ def test_a_key_that_is_not_markov_voids_the_bound_although_all_frequencies_are_a
 def test_an_env_that_is_not_the_one_that_was_learned_voids_the_bound(model):
     kwargs = {"max_cycles": 15, "slip": 0.02}
     calm = attach_shield(
-        EnvFactory(make_env=crossing.parallel_env, kwargs=kwargs), Dice(2), learn_episodes=80, model=model
+        EnvFactory(make_env=crossing.parallel_env, kwargs=kwargs), Dice(2), learn_episodes=200, model=model
     )
     rough = EnvFactory(make_env=crossing.parallel_env, kwargs={**kwargs, "slip": 0.7})
-    text, _, shown = note(rough, calm)
+    text, _, shown = note(rough, calm, 150)
     assert text.startswith("the bound does not apply: transitions contradict")
     assert not shown
 

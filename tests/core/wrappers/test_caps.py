@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import supersuit
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from pettingzoo.utils.wrappers import MultiEpisodeParallelEnv
 
 from marl_tools.core.errors import ConfigError
