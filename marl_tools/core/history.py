@@ -61,6 +61,10 @@ class EpisodeBuilder:
         """Number of the current episode, counted from 0; -1 before the first."""
         return self._episode
 
+    def resume(self, episodes: int) -> None:
+        """Number the next episode ``episodes``: more than any that an earlier run of this env can have had."""
+        self._episode = episodes - 1
+
     def start(
         self, env_name: str, agents: Iterable[AgentID], *, seed: int | None, t: int
     ) -> EpisodeLog | None:

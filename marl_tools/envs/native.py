@@ -95,6 +95,8 @@ class GameVectorEnv:
     def resume(self, *, frames: int, episodes_started: int) -> None:
         """Count on from an earlier run's figures; call it before `reset`."""
         self._ticks, self.episodes_started = frames, episodes_started
+        for builder in self.builders:
+            builder.resume(episodes_started)
 
     def reset(self, seed: int) -> VectorStep:
         """Start every world afresh; what was running is logged as interrupted. Episodes are numbered on."""

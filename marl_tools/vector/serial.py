@@ -79,6 +79,7 @@ class SerialVectorEnv:
         self.episodes_started = episodes_started
         for env in self.envs:
             env.clock.frames = frames
+            env.builder.resume(episodes_started)
 
     def reset(self, seed: int) -> VectorStep:
         """Start every copy afresh; what was running is logged as interrupted. Episodes are numbered on."""

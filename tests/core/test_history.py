@@ -167,3 +167,10 @@ def test_only_the_recent_past_is_kept_per_env_and_split():
     assert sorted(log.t_end for log in history) == [3, 3, 4, 4]
     history.clear()
     assert len(history) == 0
+
+
+def test_a_resumed_builder_numbers_its_episodes_on():
+    builder = EpisodeBuilder()
+    builder.resume(40)
+    builder.start("env", ["a"], seed=0, t=0)
+    assert builder.episode == 40
