@@ -1,0 +1,159 @@
+"""One run of `safety.py`: training, evaluation of the frozen team, exact risk."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safety_methods import COMMON, DEPLOYED, METHODS, TASKS
+
+from marl_tools.core.logging import configure_logging
+from marl_tools.core.types import EpisodeLog
+from marl_tools.envs.parallel import GameEnv
+from marl_tools.experiment.config import RunConfig
+from marl_tools.experiment.native import native_envs
+from marl_tools.experiment.run import train
+from marl_tools.experiment.team import certify_run, evaluate_run, load_team
+from marl_tools.safety.exact import solve, violation_probability
+from marl_tools.safety.rule import AgentShield
+from marl_tools.training.policy import RandomPolicy, TeamPolicy
+from marl_tools.training.shielded_policy import ShieldedPolicy
+
+
+class Timed:
+    """A policy, and the CPU time that its decisions took."""
+
+    def __init__(self, policy: Any) -> None:
+        self._policy, self.seconds = policy, 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._policy, name)
+
+    def __call__(self, *args: Any) -> Any:
+        started = time.process_time()
+        actions = self._policy(*args)
+        self.seconds += time.process_time() - started
+        return actions
+
+
+def run_one(task: str, method: str, seed: int, scratch: Path) -> dict[str, Any]:
+    """Train and evaluate; the plain figures of one row of the results file."""
+    configure_logging(min_level="ERROR")
+    comparison = TASKS[task]
+    folder = scratch / f"{task}-{method}-{seed}"
+    # What a stopped run left behind.
+    shutil.rmtree(folder, ignore_errors=True)
+    settings = (
+        COMMON
+        | {"env": comparison.env, "env_kwargs": comparison.env_kwargs, "timesteps": comparison.timesteps}
+        | {"seed": seed, "out": folder}
+        | METHODS[method][1]
+    )
+    plain = RunConfig.from_flat(settings | DEPLOYED.get(method, {}))
+    row: dict[str, Any] = {"task": task, "method": method, "seed": seed}
+    started = time.process_time()
+    if method == "random":
+        policy: Any = RandomPolicy(native_envs(plain.factory(), 1).groups)
+    else:
+        config = RunConfig.from_flat(settings)
+        if method == "penalty":
+            kwargs = {"task": comparison.env, **comparison.env_kwargs}
+            config = dataclasses.replace(config, env="safety_methods:penalised", env_kwargs=kwargs)
+        train(config)
+        row |= _training(folder) | {"train_seconds": time.process_time() - started}
+        policy = load_team(folder, plain if method in DEPLOYED else config)
+    timed = Timed(policy)
+    evaluation = evaluate_run(plain, timed, episodes=comparison.episodes)
+    certificate = certify_run(plain, evaluation, policy)
+    assert certificate is not None
+    last = certificate["horizons"][-1]["subjects"]
+    row |= _play(evaluation.episodes, together=comparison.env == "stag_hunt")
+    decisions = sum(sum(log.lengths.values()) for log in evaluation.episodes)
+    row |= {
+        "milliseconds": 1000 * timed.seconds / decisions,
+        "measured": last,
+        "bound_note": certificate["bound_note"],
+    }
+    if comparison.exact:
+        row["exact"] = exact_risk(plain, policy)
+    shutil.rmtree(folder, ignore_errors=True)
+    return row
+
+
+def exact_risk(config: RunConfig, policy: RandomPolicy | TeamPolicy | ShieldedPolicy) -> dict[str, float]:
+    """True probability of a violation in an episode, of each agent and of the team, with no sampling."""
+    env = config.factory()().unwrapped
+    assert isinstance(env, GameEnv)
+    model = solve(env)
+    shielded = isinstance(policy, ShieldedPolicy)
+    if isinstance(policy, RandomPolicy):
+        laws = [np.full((len(model.keys), n), 1 / n) for n in env.game.actions]
+    else:
+        inner = policy.policy if shielded else policy
+        laws = _action_laws(inner, env.game.observe(env.game.states(model.keys)))
+    curve = violation_probability(
+        model,
+        laws,
+        env.max_cycles,
+        shields=[_as_played(shield) for shield in policy.shield.shields] if shielded else None,
+        key_ids=policy.team.world.key_ids(model.keys) if shielded else None,
+    )
+    return {**dict(zip(model.agents, curve.agents[-1].tolist(), strict=True)), "team": float(curve.team[-1])}
+
+
+def _action_laws(policy: Any, obs: NDArray[np.float32]) -> list[NDArray[np.float64]]:
+    """Per agent (K, n) what a team with one network an agent draws from; ``obs`` is (K, A, size)."""
+    (network,) = policy.networks.values()
+    with torch.inference_mode():
+        logits = network.policy(torch.from_numpy(obs.transpose(1, 0, 2).copy()))
+    return list(torch.softmax(logits.double(), -1).numpy())
+
+
+def _as_played(shield: AgentShield) -> AgentShield:
+    """Breaks ties as play does, which does not know the policy's probabilities."""
+    twin = copy.copy(shield)
+    twin.safest = lambda look, proposed, *_: shield.safest(look, proposed)  # pyright: ignore[reportAttributeAccessIssue]
+    return twin
+
+
+def _training(folder: Path) -> dict[str, Any]:
+    rows = [json.loads(line) for line in (folder / "episodes.jsonl").read_text().splitlines()]
+    logs = [log for log in map(EpisodeLog.from_json, rows) if not log.interrupted]
+    return {
+        "train_episodes": len(logs),
+        "train_violating": sum(log.violated for log in logs),
+        "train_overrides": _share(logs, "overrides"),
+        "train_unverified": _share(logs, "unverified"),
+    }
+
+
+def _play(logs: Sequence[EpisodeLog], *, together: bool) -> dict[str, Any]:
+    """Figures of evaluation episodes; ``together``: the goal is the team's, and anyone's violation spoils it."""
+    reached = [
+        log.ends[agent] == "terminated"
+        and not (log.violated if together else log.first_violation[agent] is not None)
+        for log in logs
+        for agent in log.ends
+    ]
+    return {
+        "return": float(np.mean([log.mean_return for log in logs])),
+        "goal": float(np.mean(reached)),
+        "length": float(np.mean([log.length for log in logs])),
+        "overrides": _share(logs, "overrides"),
+        "fallbacks": _share(logs, "fallbacks"),
+    }
+
+
+def _share(logs: Sequence[EpisodeLog], what: str) -> float:
+    """Share of all agents' decisions that were noted as ``what``."""
+    noted = sum(sum(getattr(log, what).values()) for log in logs)
+    return noted / max(1, sum(sum(log.lengths.values()) for log in logs))
