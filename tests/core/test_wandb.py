@@ -404,7 +404,9 @@ def service_processes(pid):
 
 
 TRAIN = """
-import sys, time
+import signal, sys, time
+# Whoever starts the tests in the background may have had SIGINT ignored, which children inherit.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from marl_tools.core.wandb import log_points, start_run
 run = start_run("ippo", 0, {"use_wandb": True, "env_name": "mpe2.simple_spread_v3:parallel_env", "wandb_dir": "."})
 log_points(run, [{"t_end": n, "x": n} for n in range(5)], "train")
