@@ -51,12 +51,17 @@ FINDINGS = """
      then waits for the end, and 50000 steps of that are not enough to learn the way to the goal. With rho = 0.1 (three
      moves) one walker learns it, two do not. Turning the reward mode off, or a corridor of length 4, did not help either (tried by hand,
      one seed each).
-- What mends `corridor`, with the exact model: train behind the step rule, which has no budget for the episode, and play the result
-  behind the ledger. The bound then holds, and what is missing in the goal rate is the price of rho: who is blown back
-  onto the ledge stays there. Violations in training are fewer than IPPO's, but not ten times.
+- What mends `corridor`: learn behind the step rule, which has no budget for the episode and whose patience is not used up,
+  and play the result behind the ledger. One walker (`corridor-alone`), learned model, patience 20000, 100000 steps: the start is
+  drawn often enough, the bound of 0.05 holds, the true risk is 0.03, and the goal rate is that of the same with the exact
+  model. With two walkers it was run with the exact model only, as the learned one lacks the draws (2.). What is missing
+  to a goal rate of 1 is the price of rho: who is blown back onto the ledge stays there. In training it violates about six
+  times less per episode than IPPO, not ten times. It is no guarantee of success: one seed of three with the exact model had learned to
+  run along the ledge, which the ledger then stops at the first step.
 - `stag_hunt`: whoever enters the stag's cell is mauled if the other does not come, so under the worst case it is never admitted;
   and floors do not count for actions that the other's own shield may refuse. The ledger, learned or exact, can thus take no
-  stag: it picks plants and is never mauled. The settings are those of a short run: IPPO has not converged either.
+  stag: it picks plants, and was never mauled, in training or after. IPPO has not converged in so short a run either.
+- `gridmap_rooms` and `gridmap_streets`: like `crossing`. Standing still is safe and the support tells which moves may collide.
 - `gridmap_bridges` and `gridmap_warehouse`: in a trial IPPO itself did not solve them within 100000 steps (no goal at all, and one robot of two), so
   that a comparison there says little about shields.
 """.strip().splitlines()
