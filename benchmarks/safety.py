@@ -1,4 +1,4 @@
-"""Safe training compared: ``python benchmarks/safety.py --out /tmp/safety --jobs 2``, then again with ``--page``.
+"""Safe training compared: ``python benchmarks/safety.py --out runs/safety-benchmark --jobs 2``, then again with ``--page``.
 
 Finished runs are lines of ``<out>/runs.jsonl`` and are skipped, so that it can be stopped and called again.
 ``--only crossing corridor:ledger`` picks tasks, or methods of a task; ``--page`` writes the page from what is there.
