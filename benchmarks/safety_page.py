@@ -62,8 +62,8 @@ FINDINGS = """
   and floors do not count for actions that the other's own shield may refuse. The ledger, learned or exact, can thus take no
   stag: it picks plants, and was never mauled, in training or after. IPPO has not converged in so short a run either.
 - `gridmap_rooms` and `gridmap_streets`: like `crossing`. Standing still is safe and the support tells which moves may collide.
-- `gridmap_bridges` and `gridmap_warehouse`: in a trial IPPO itself did not solve them within 100000 steps (no goal at all, and one robot of two), so
-  that a comparison there says little about shields.
+- `gridmap_warehouse` and `gridmap_bridges`: IPPO itself does not solve them in these steps (one robot of two arrives, and none), so
+  a comparison of goal rates there says nothing about shields.
 """.strip().splitlines()
 
 

@@ -7,7 +7,7 @@ import dataclasses
 import json
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +38,12 @@ class Timed:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._policy, name)
 
-    def __call__(self, *args: Any) -> Any:
+    def seed(self, seed: int) -> None:
+        self._policy.seed(seed)
+
+    def __call__(self, observations: Mapping[str, Any], infos: Mapping[str, Any] | None = None) -> Any:
         started = time.process_time()
-        actions = self._policy(*args)
+        actions = self._policy(observations, infos)
         self.seconds += time.process_time() - started
         return actions
 
