@@ -171,7 +171,7 @@ class GameVectorEnv:
         assert self._seed is not None
         interrupted = []
         for world in worlds.tolist():
-            seed = episode_seed(self._seed, self.episodes_started)
+            seed = episode_seed(self._seed, (self.builders[world].episode + 1) * self.num_envs + world)
             self.episodes_started += 1
             self._chance.fill(self._uniforms[world], seed)
             log = self.builders[world].start(self.env_name, self.game.agents, seed=seed, t=self._ticks)

@@ -22,8 +22,8 @@ Infos = dict[AgentID, dict[str, Any]]
 class SerialVectorEnv:
     """The `VectorEnv` that needs nothing: no processes, no threads, any env.
 
-    Each episode is reset with a seed of its own (`episode_seed`), so it can be replayed alone and no two copies
-    ever run the same one. When the last agent of a copy ends, the copy is reset within the same step.
+    Each episode is reset with a seed of its own (`episode_seed` of its number in the run: the n-th of copy i has the
+    number n * num_envs + i), so it can be replayed alone and no two copies ever run the same one. When the last agent of a copy ends, the copy is reset within the same step.
 
     Args:
         make_env: builds one copy, an `EpisodeRecorder` outermost; called with ``env_index``.
@@ -175,7 +175,8 @@ class SerialVectorEnv:
     def _start_episode(self, index: int) -> None:
         env = self.envs[index]
         assert self._seed is not None
-        seed = episode_seed(self._seed, self.episodes_started)
+        # Known without asking the other copies, so that it is the same in whatever process they live.
+        seed = episode_seed(self._seed, (env.builder.episode + 1) * self.num_envs + index)
         self.episodes_started += 1
         try:
             obs, infos = env.reset(seed=seed)

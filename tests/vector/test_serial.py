@@ -72,11 +72,15 @@ def follow(make_env: Any, steps: int, *, num_envs: int = 2, seed: int = 3, twin:
     """
     envs = SerialVectorEnv(lambda env_index: EpisodeRecorder(make_env(), env_index=env_index), num_envs)
     twins = [ByHand((twin or make_env)()) for _ in range(num_envs)]
-    started = 0
+    started = [0] * num_envs
+
+    def start(copy: int) -> None:
+        twins[copy].reset(episode_seed(seed, started[copy] * num_envs + copy))
+        started[copy] += 1
+
     step = envs.reset(seed)
-    for hand in twins:
-        hand.reset(episode_seed(seed, started))
-        started += 1
+    for copy in range(num_envs):
+        start(copy)
     rng, logs = np.random.default_rng(seed), []
     for _ in range(steps):
         for copy, hand in enumerate(twins):
@@ -110,10 +114,9 @@ def follow(make_env: Any, steps: int, *, num_envs: int = 2, seed: int = 3, twin:
             for agent, observation in finals[copy].items():
                 np.testing.assert_array_equal(observation, hand.sees(agent, hand.final))
             if not hand.live:
-                hand.reset(episode_seed(seed, started))
-                started += 1
+                start(copy)
         logs += step.episodes
-    assert envs.episodes_started == started
+    assert envs.episodes_started == sum(started)
     logs += envs.close()
     for hand in twins:
         hand.env.close()
@@ -336,7 +339,7 @@ def test_episodes_are_stamped_with_the_env_steps_of_all_copies():
     assert envs.frames == 600 + 3 * 9
     assert [(log.t_start, log.t_end) for log in logs] == [(600, 612)] * 3 + [(612, 624)] * 3
     assert [log.env_index for log in logs] == [0, 1, 2] * 2
-    assert [log.seed for log in logs] == [episode_seed(1, n) for n in range(50, 56)]
+    assert [log.seed for log in logs] == [episode_seed(1, n) for n in range(150, 156)]
     assert envs.episodes_started == 59
     assert [(log.t_start, log.t_end, log.interrupted) for log in envs.close()] == [(624, 627, True)] * 3
     assert envs.frames == 627
