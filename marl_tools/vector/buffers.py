@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,26 +12,57 @@ from marl_tools.core.errors import ConfigError, EnvError
 from marl_tools.core.spaces import AgentGroup
 from marl_tools.core.types import GroupStep
 
+_MASKABLE = ("discrete", "multi_discrete")
+
+Arrays = Mapping[str, NDArray[Any]]
+"""The arrays of one group by name, as `array_shapes` lists them; the first axis is the copy of the env."""
+
+
+def array_shapes(group: AgentGroup, num_envs: int) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+    """Shape and type of each array that a `GroupBuffer` of ``num_envs`` copies lives in."""
+    rows, spaces = (num_envs, len(group.agents)), group.spaces
+    obs = ((*rows, *spaces.obs_shape), spaces.obs_dtype)
+    flags, numbers = (rows, np.dtype(bool)), (rows, np.dtype(np.float64))
+    shapes = {
+        "actions": ((*rows, *spaces.action_shape), spaces.action_dtype),
+        "obs": obs,
+        "final_obs": obs,
+        "active": flags,
+        "rewards": numbers,
+        "costs": numbers,
+        "terminated": flags,
+        "truncated": flags,
+        "masked": ((num_envs,), np.dtype(bool)),
+    }
+    if spaces.action_type in _MASKABLE:
+        shapes["action_mask"] = ((*rows, spaces.action_dim), np.dtype(bool))
+    return shapes
+
+
+def allocate(group: AgentGroup, num_envs: int) -> dict[str, NDArray[Any]]:
+    """Arrays of this process alone."""
+    return {name: np.zeros(shape, dtype) for name, (shape, dtype) in array_shapes(group, num_envs).items()}
+
 
 class GroupBuffer:
     """The arrays of one group, filled in place at every step; rows are addressed by env and agent index.
+
+    Args:
+        group: whose arrays they are.
+        arrays: where they live. Another process may see the same memory and read the `result` of what is filled in here.
 
     Raises:
         ConfigError: the group has action masks but no choices that they could forbid.
     """
 
-    def __init__(self, group: AgentGroup, num_envs: int) -> None:
-        shape = (num_envs, len(group.agents))
-        self.group, self.name, self.spaces = group, group.name, group.spaces
-        self.obs = np.zeros((*shape, *group.spaces.obs_shape), group.spaces.obs_dtype)
-        self.active = np.zeros(shape, bool)
+    def __init__(self, group: AgentGroup, arrays: Arrays) -> None:
+        self.group, self.name, self.spaces, self.arrays = group, group.name, group.spaces, arrays
+        self.obs, self.final_obs, self.active = arrays["obs"], arrays["final_obs"], arrays["active"]
+        self.rewards, self.costs = arrays["rewards"], arrays["costs"]
+        self.terminated, self.truncated = arrays["terminated"], arrays["truncated"]
         self.action_mask: NDArray[np.bool_] | None = None
-        self.rewards, self.costs = np.zeros(shape), np.full(shape, np.nan)
-        self.terminated, self.truncated = np.zeros(shape, bool), np.zeros(shape, bool)
-        self._final_obs: list[NDArray[Any]] = []
-        self._final_rows: list[tuple[int, int]] = []
         if group.spaces.masked:
-            self._allocate_mask()
+            self._use_mask()
 
     def clear(self) -> None:
         """Forget what the last step brought."""
@@ -38,7 +70,6 @@ class GroupBuffer:
         self.costs.fill(np.nan)
         self.terminated.fill(False)
         self.truncated.fill(False)
-        self._final_obs, self._final_rows = [], []
 
     def to_env(self, actions: NDArray[Any]) -> list[list[Any]]:
         """Actions (E, A, ...) of the policy as the env's own, [env][agent]."""
@@ -52,7 +83,7 @@ class GroupBuffer:
         self.obs[env, agent] = self._encode(agent, observation)
         if mask is not None:
             if self.action_mask is None:
-                self._allocate_mask()
+                self._use_mask()
             self._set_mask(env, agent, mask)
         elif self.action_mask is not None:
             self.action_mask[env, agent] = True
@@ -60,10 +91,8 @@ class GroupBuffer:
     def end(self, env: int, agent: int, observation: Any) -> None:
         """The last observation of an agent; where its env gave none, the one before is the nearest there is."""
         last = self.obs[env, agent] if observation is None else self._encode(agent, observation)
+        self.final_obs[env, agent] = last
         self.retire(env, agent)
-        self._final_rows.append((env, agent))
-        # A copy, since the env may write its next observation into the same memory.
-        self._final_obs.append(np.array(last, self.obs.dtype))
 
     def retire(self, env: int, agent: int) -> None:
         """The agent does not act next."""
@@ -72,8 +101,10 @@ class GroupBuffer:
             self.action_mask[env, agent] = True
 
     def result(self) -> GroupStep:
-        rows = np.array(self._final_rows, np.intp).reshape(-1, 2)
-        final = np.array(self._final_obs, self.obs.dtype).reshape(-1, *self.obs.shape[2:])
+        """Everything as one step of the vector env; all but the final observations are the arrays themselves."""
+        if self.action_mask is None and self.arrays["masked"].any():
+            self.action_mask = self.arrays["action_mask"]
+        env, agent = np.nonzero(self.terminated | self.truncated)
         return GroupStep(
             obs=self.obs,
             active=self.active,
@@ -82,9 +113,9 @@ class GroupBuffer:
             costs=self.costs,
             terminated=self.terminated,
             truncated=self.truncated,
-            final_obs=final,
-            final_env=rows[:, 0],
-            final_agent=rows[:, 1],
+            final_obs=self.final_obs[env, agent],
+            final_env=env,
+            final_agent=agent,
         )
 
     def _encode(self, agent: int, observation: Any) -> NDArray[Any]:
@@ -109,11 +140,13 @@ class GroupBuffer:
             raise EnvError(f"the mask of agent {self.group.agents[agent]!r} allows it no action at all")
         self.action_mask[env, agent] = allowed
 
-    def _allocate_mask(self) -> None:
+    def _use_mask(self) -> None:
         space = self.spaces.action_space
-        if self.spaces.action_type not in ("discrete", "multi_discrete"):
+        if self.spaces.action_type not in _MASKABLE:
             raise ConfigError(f"an action mask makes no sense for {space}: only Discrete and MultiDiscrete")
-        self.action_mask = np.ones((*self.active.shape, self.spaces.action_dim), bool)
+        self.action_mask = self.arrays["action_mask"]
+        self.action_mask.fill(True)
+        self.arrays["masked"].fill(True)
         sizes = getattr(space, "nvec", np.array([self.spaces.action_dim])).reshape(-1)
         # Where the options of each single choice begin.
         self._choice_starts = np.cumsum(sizes) - sizes

@@ -14,7 +14,7 @@ from marl_tools.core.seeding import episode_seed
 from marl_tools.core.spaces import AgentGroup, AgentSpaces, group_agents
 from marl_tools.core.types import AgentID, EpisodeLog, VectorStep
 from marl_tools.core.wrappers.recorder import EpisodeRecorder
-from marl_tools.vector.buffers import GroupBuffer
+from marl_tools.vector.buffers import Arrays, GroupBuffer, allocate
 
 Infos = dict[AgentID, dict[str, Any]]
 
@@ -23,11 +23,15 @@ class SerialVectorEnv:
     """The `VectorEnv` that needs nothing: no processes, no threads, any env.
 
     Each episode is reset with a seed of its own (`episode_seed` of its number in the run: the n-th of copy i has the
-    number n * num_envs + i), so it can be replayed alone and no two copies ever run the same one. When the last agent of a copy ends, the copy is reset within the same step.
+    number n * num_envs + i), so it can be replayed alone and no two copies ever run the same one. When the last agent of a
+    copy ends, the copy is reset within the same step.
 
     Args:
         make_env: builds one copy, an `EpisodeRecorder` outermost; called with ``env_index``.
         num_envs: how many copies.
+        first: index of the first copy, and
+        total: how many there are in the whole run, where others play in other processes; by default all are here.
+        arrays: makes the arrays of a group; by default in this process's own memory.
 
     Raises:
         ConfigError: the env has no ``possible_agents``, or a space that no policy can use.
@@ -35,24 +39,32 @@ class SerialVectorEnv:
             raises, names the env, the copy, the episode's seed and the step.
     """
 
-    def __init__(self, make_env: Callable[..., EpisodeRecorder], num_envs: int) -> None:
+    def __init__(
+        self,
+        make_env: Callable[..., EpisodeRecorder],
+        num_envs: int,
+        *,
+        first: int = 0,
+        total: int | None = None,
+        arrays: Callable[[AgentGroup, int], Arrays] = allocate,
+    ) -> None:
         if num_envs < 1:
             raise ConfigError(f"num_envs={num_envs}: at least one copy of the env is needed")
-        self.num_envs = num_envs
+        self.num_envs, self._first, self._total = num_envs, first, total or num_envs
         self.episodes_started = 0
         self.envs: list[EpisodeRecorder] = []
         self._finished: list[EpisodeLog] = []
         self._seed: int | None = None
         try:
             for index in range(num_envs):
-                self.envs.append(make_env(env_index=index))
+                self.envs.append(make_env(env_index=first + index))
             self.groups = env_groups(self.envs[0])
-            self._buffers = {group.name: GroupBuffer(group, num_envs) for group in self.groups}
+            self._buffers = {group.name: GroupBuffer(group, arrays(group, num_envs)) for group in self.groups}
         except BaseException:
             self.close()
             raise
         for env in self.envs:
-            env.clock.stride = num_envs
+            env.clock.stride = self._total
             env.on_episode = self._collect_episode
         self.env_name = self.envs[0].env_name
         self._state_keys = [key for env in self.envs if (key := getattr(env, "state_key", None))]
@@ -119,7 +131,7 @@ class SerialVectorEnv:
                 infos = self._play(index, joint)
             except Exception as error:
                 error.add_note(
-                    f"in copy {index} of {env.env_name}, episode seed {env.builder.seed}, step {step}"
+                    f"in copy {self._first + index} of {env.env_name}, episode seed {env.builder.seed}, step {step}"
                 )
                 raise
             key = self._state_keys[index]() if self._keys is not None else None
@@ -176,7 +188,8 @@ class SerialVectorEnv:
         env = self.envs[index]
         assert self._seed is not None
         # Known without asking the other copies, so that it is the same in whatever process they live.
-        seed = episode_seed(self._seed, (env.builder.episode + 1) * self.num_envs + index)
+        number = (env.builder.episode + 1) * self._total + self._first + index
+        seed = episode_seed(self._seed, number)
         self.episodes_started += 1
         try:
             obs, infos = env.reset(seed=seed)
@@ -190,7 +203,7 @@ class SerialVectorEnv:
                 else:
                     buffer.retire(index, row)
         except Exception as error:
-            error.add_note(f"in copy {index} of {env.env_name}, at reset(seed={seed})")
+            error.add_note(f"in copy {self._first + index} of {env.env_name}, at reset(seed={seed})")
             raise
         self._infos[index], self._live[index], self._ended[index] = infos, live, set()
         if self._keys is not None:
