@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import itertools
 import json
 import os
@@ -12,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from marl_tools.core.durable import plain
+from marl_tools.core.durable import move_new, plain
 from marl_tools.core.errors import ConfigError
 
 
@@ -45,7 +44,7 @@ def publish(part: Path, wanted: Path, note: Mapping[str, Any] | None = None) -> 
             if note is not None:
                 _write_new(beside, {"video": clip.name, **note})
             try:
-                _move_new(part, clip)
+                move_new(part, clip)
             except OSError:
                 if note is not None:
                     beside.unlink()
@@ -85,20 +84,6 @@ def _write_new(path: Path, note: Mapping[str, Any]) -> None:
     part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
     try:
         part.write_text(json.dumps(note, indent=2, default=plain) + "\n")
-        _move_new(part, path)
+        move_new(part, path)
     finally:
         part.unlink(missing_ok=True)
-
-
-def _move_new(source: Path, target: Path) -> None:
-    """Rename without replacing; FileExistsError when the name is taken."""
-    try:
-        os.link(source, target)
-    except OSError as error:
-        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
-            raise
-        # A file system without hard links: take the name, then move the file over it.
-        os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
-        os.replace(source, target)
-    else:
-        source.unlink()

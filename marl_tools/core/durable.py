@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import errno
 import io
 import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -74,9 +75,13 @@ class JsonLines:
             line = json_line(row)
         except (TypeError, ValueError, RecursionError) as error:
             raise FileFormatError(f"cannot append to {self.path}: {error}") from error
+        self.extend([line])
+
+    def extend(self, lines: Iterable[bytes]) -> None:
+        """Write whole lines as they are, all or none of them; see `append`."""
         start = os.fstat(self._file.fileno()).st_size
         try:
-            write_whole(self._file, line)
+            write_whole(self._file, b"".join(lines))
         except OSError:
             # The next row must not be glued to half of this one.
             self._file.truncate(start)
@@ -123,6 +128,34 @@ def rows_of(lines: Iterable[bytes], name: str) -> Iterator[dict[str, Any]]:
             )
 
 
+def set_rows_aside(
+    path: str | os.PathLike[str], aside: str | os.PathLike[str], chosen: Callable[[dict[str, Any]], bool]
+) -> int:
+    """Move the chosen rows of a JSON-lines file to the end of another; returns how many. A kill midway loses none.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        CorruptFileError: a row is no JSON object, or ``chosen`` refused it; names the file and the row.
+        OSError: the disk is full; the file is as it was.
+    """
+    path = Path(path)
+    _mend_tail(path)
+    kept, moved = [], []
+    with open(path, "rb") as file:
+        for number, line in enumerate((line for line in file if line.strip()), start=1):
+            (row,) = rows_of([line], f"{path}, row {number}")
+            try:
+                (moved if chosen(row) else kept).append(line)
+            except CorruptFileError as error:
+                raise CorruptFileError(f"{path}, row {number}: {error}") from error
+    if moved:
+        with JsonLines(aside) as file:
+            file.extend(moved)
+        with atomic_write(path) as temporary:
+            temporary.write_bytes(b"".join(kept))
+    return len(moved)
+
+
 def json_line(row: Any) -> bytes:
     """One mapping or dataclass as a line of JSON. Raises TypeError or ValueError for what JSON cannot hold."""
     if not isinstance(row, Mapping) and not _is_record(row):
@@ -160,6 +193,20 @@ def write_whole(file: io.FileIO, data: bytes) -> None:
     rest = memoryview(data)
     while rest:
         rest = rest[file.write(rest) :]
+
+
+def move_new(source: Path, target: Path) -> None:
+    """Rename without replacing; FileExistsError when the name is taken."""
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
+            raise
+        # A file system without hard links: take the name, then move the file over it.
+        os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        os.replace(source, target)
+    else:
+        source.unlink()
 
 
 def _is_record(value: Any) -> bool:
