@@ -6,24 +6,25 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces as gym_spaces
 from numpy.typing import NDArray
 
-from marl_tools.core.errors import ConfigError, CorruptFileError
+from marl_tools.core.actions import ActionCodec, ActionType, action_codec
+from marl_tools.core.errors import ConfigError
 from marl_tools.core.types import AgentID
 
-ActionType = Literal["discrete", "continuous", "multi_discrete", "multi_binary"]
-_ACTION_TYPES: dict[type, ActionType] = {
-    gym_spaces.Discrete: "discrete",
-    gym_spaces.Box: "continuous",
-    gym_spaces.MultiDiscrete: "multi_discrete",
-    gym_spaces.MultiBinary: "multi_binary",
-}
-_ARRAY_KINDS = (*_ACTION_TYPES, gym_spaces.Dict, gym_spaces.Tuple)
+_ARRAY_KINDS = (
+    gym_spaces.Discrete,
+    gym_spaces.Box,
+    gym_spaces.MultiDiscrete,
+    gym_spaces.MultiBinary,
+    gym_spaces.Dict,
+    gym_spaces.Tuple,
+)
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,11 @@ class AgentSpaces:
     A ``Dict`` observation with the keys ``observation`` and ``action_mask`` follows PettingZoo's convention: the
     mask is taken out and the rest is what the network sees. The policy's side of an action is an array: an
     index counted from 0 for Discrete, (n,) indices for MultiDiscrete, (n,) zeros and ones for MultiBinary, and for Box
-    (n,) floats in which [-1, 1] spans the bounds; dimensions that lack a bound pass through.
+    (n,) floats in which [-1, 1] spans the bounds; dimensions that lack a bound pass through. Of a Dict or Tuple it is the
+    numbers of all parts side by side.
 
     Raises:
-        ConfigError: at construction, for a space that has no fixed-size array form (Text, Graph, Sequence) or an
-            action space that no policy here can play (Dict, Tuple, complex Box).
+        ConfigError: at construction, for a space that has no fixed-size array form (Text, Graph, Sequence, OneOf).
     """
 
     observation_space: gymnasium.Space
@@ -45,11 +46,8 @@ class AgentSpaces:
 
     def __post_init__(self) -> None:
         _refuse_shapeless(self.observation_space, "observation")
-        if not isinstance(self.action_space, tuple(_ACTION_TYPES)):
-            raise ConfigError(
-                f"action space {self.action_space} cannot be played: a policy needs Discrete, Box, MultiDiscrete or "
-                "MultiBinary. Flatten it in a wrapper of your own."
-            )
+        if self.action_dim == 0:
+            raise ConfigError(f"action space {self.action_space} is empty: there is nothing to choose")
 
     @property
     def masked(self) -> bool:
@@ -98,31 +96,32 @@ class AgentSpaces:
 
     @property
     def is_discrete(self) -> bool:
-        return self.action_type != "continuous"
+        """Whether every choice is out of finitely many."""
+        return self.codec.discrete
 
-    @cached_property
+    @property
     def action_type(self) -> ActionType:
-        return next(name for kind, name in _ACTION_TYPES.items() if isinstance(self.action_space, kind))
+        return self.codec.kind
 
-    @cached_property
+    @property
     def action_dim(self) -> int:
-        """Number of outputs that a policy needs for its choice: choices, dimensions or bits."""
-        space = self.action_space
-        if isinstance(space, gym_spaces.Discrete):
-            return int(space.n)
-        if isinstance(space, gym_spaces.MultiDiscrete):
-            return int(space.nvec.sum())
-        return int(np.prod(space.shape or ()))
+        """Length of `one_hot`'s vectors: choices, dimensions or bits, those of all parts together."""
+        return self.codec.inputs
 
-    @cached_property
+    @property
     def action_shape(self) -> tuple[int, ...]:
         """Shape of one action on the policy's side: () or (n,)."""
-        space = self.action_space
-        return () if isinstance(space, gym_spaces.Discrete) else (int(np.prod(space.shape or ())),)
+        return self.codec.shape
 
     @property
     def action_dtype(self) -> np.dtype:
-        return np.dtype(np.float32 if self.action_type == "continuous" else np.int64)
+        """What policies put out and rollouts keep."""
+        return np.dtype(np.int64 if self.is_discrete else np.float32)
+
+    @cached_property
+    def codec(self) -> ActionCodec:
+        """The translation of actions between the two sides."""
+        return action_codec(self.action_space)
 
     def to_env(self, actions: NDArray[Any]) -> list[Any]:
         """Actions for the env from a batch (n, `action_shape`) on the policy's side.
@@ -130,57 +129,19 @@ class AgentSpaces:
         Box: clipped to [-1, 1] and scaled to the bounds, dimension by dimension, and rounded for an integer Box. A
         dimension without a bound on either side is taken as it is, one with a single bound is clipped there.
         """
-        space = self.action_space
-        if isinstance(space, gym_spaces.Discrete):
-            return (actions + int(space.start)).tolist()
-        if isinstance(space, gym_spaces.Box):
-            centre, half, bounded = self._scale
-            scaled = centre + np.clip(actions, -1.0, 1.0) * half
-            actions = np.where(bounded, scaled, actions).clip(space.low.reshape(-1), space.high.reshape(-1))
-            if space.dtype.kind != "f":
-                actions = np.rint(actions)
-        elif isinstance(space, gym_spaces.MultiDiscrete):
-            actions = actions + space.start.reshape(-1)
-        shape = space.shape or ()
-        return [row.reshape(shape) for row in actions.astype(space.dtype)]  # pyright: ignore[reportArgumentType]
+        return self.codec.to_env(actions)
 
     def to_policy(self, action: Any) -> NDArray[Any]:
-        """Inverse of `to_env` for one action."""
-        space = self.action_space
-        action = np.asarray(action).reshape(self.action_shape)
-        if isinstance(space, gym_spaces.Discrete):
-            return (action - int(space.start)).astype(np.int64)
-        if isinstance(space, gym_spaces.MultiDiscrete):
-            return (action - space.start.reshape(-1)).astype(np.int64)
-        if isinstance(space, gym_spaces.Box):
-            centre, half, bounded = self._scale
-            scaled = (action - centre) / np.where(half > 0, half, 1.0)
-            return np.where(bounded, scaled, action).astype(np.float32)
-        return action.astype(np.int64)
+        """Inverse of `to_env` for one action; where numbers are in it, float64, since only that leads back exactly."""
+        return self.codec.to_policy(action)
 
     def one_hot(self, action: Any) -> NDArray[np.float32]:
         """The action from the env as a flat float vector of `action_dim`: one-hot, bits or [-1, 1] values."""
-        policy = self.to_policy(action)
-        space = self.action_space
-        if isinstance(space, gym_spaces.Discrete):
-            return np.eye(int(space.n), dtype=np.float32)[policy]
-        if isinstance(space, gym_spaces.MultiDiscrete):
-            rows = [
-                np.eye(n, dtype=np.float32)[i] for n, i in zip(space.nvec.reshape(-1), policy, strict=True)
-            ]
-            return np.concatenate(rows)
-        return policy.astype(np.float32)
+        return self.codec.to_vector(self.codec.to_policy(action))
 
-    @cached_property
-    def _scale(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
-        """Of a Box: the middle and half the width of each dimension that is bounded on both sides, and which are."""
-        space = self.action_space
-        assert isinstance(space, gym_spaces.Box)
-        low, high = space.low.reshape(-1).astype(np.float64), space.high.reshape(-1).astype(np.float64)
-        # Asked of the space, since the infinite bounds of an integer Box are the ends of its dtype.
-        bounded = (space.bounded_below & space.bounded_above).reshape(-1)
-        low, high = np.where(bounded, low, 0.0), np.where(bounded, high, 0.0)
-        return 0.5 * low + 0.5 * high, 0.5 * high - 0.5 * low, bounded
+    def from_one_hot(self, vector: NDArray[Any]) -> Any:
+        """Inverse of `one_hot`: the action for the env. Of scores that are not one-hot the greatest counts."""
+        return self.codec.to_env(self.codec.from_vector(np.asarray(vector))[None])[0]
 
 
 @dataclass(frozen=True)
@@ -224,71 +185,3 @@ def _refuse_shapeless(space: gymnasium.Space, what: str) -> None:
         parts = space.spaces.values() if isinstance(space, gym_spaces.Dict) else space.spaces
         for part in parts:
             _refuse_shapeless(part, what)
-
-
-def space_to_json(space: gymnasium.Space) -> dict[str, Any]:
-    """A plain description that `space_from_json` turns back into an equal space."""
-    # Gymnasium 1.0's Discrete takes no dtype, so the usual one goes unsaid.
-    dtype = {} if space.dtype in (None, np.int64) else {"dtype": str(space.dtype)}
-    if isinstance(space, gym_spaces.Discrete):
-        return {"kind": "Discrete", "n": int(space.n), "start": int(space.start), **dtype}
-    if isinstance(space, gym_spaces.Box):
-        bounds = {
-            name: array.flat[0].item() if array.size and (array == array.flat[0]).all() else array.tolist()
-            for name, array in (("low", space.low), ("high", space.high))
-        }
-        return {"kind": "Box", **bounds, "shape": list(space.shape), "dtype": str(space.dtype)}
-    if isinstance(space, gym_spaces.MultiDiscrete):
-        ranges = {"nvec": space.nvec.tolist(), "start": space.start.tolist()}
-        return {"kind": "MultiDiscrete", **ranges, **dtype}
-    if isinstance(space, gym_spaces.MultiBinary):
-        return {"kind": "MultiBinary", "n": space.n if isinstance(space.n, int) else list(space.n)}
-    if isinstance(space, gym_spaces.Dict):
-        return {"kind": "Dict", "spaces": {key: space_to_json(part) for key, part in space.spaces.items()}}
-    if isinstance(space, gym_spaces.Tuple):
-        return {"kind": "Tuple", "spaces": [space_to_json(part) for part in space.spaces]}
-    raise ConfigError(f"space {space} has no plain description")
-
-
-def space_from_json(row: Mapping[str, Any]) -> gymnasium.Space:
-    """The space that `space_to_json` described.
-
-    Raises:
-        CorruptFileError: an unknown kind, or fields that do not make a space.
-    """
-    try:
-        dtype: dict[str, Any] = {"dtype": np.dtype(row["dtype"]).type} if "dtype" in row else {}
-        match row["kind"]:
-            case "Discrete":
-                return gym_spaces.Discrete(row["n"], start=row["start"], **dtype)
-            case "Box":
-                shape = tuple(row["shape"])
-                low, high = (
-                    np.broadcast_to(np.array(row[name], row["dtype"]), shape).copy()
-                    for name in ("low", "high")
-                )
-                return gym_spaces.Box(low, high, shape, **dtype)
-            case "MultiDiscrete":
-                nvec, start = np.array(row["nvec"]), np.array(row["start"])
-                return gym_spaces.MultiDiscrete(nvec, start=start, **dtype)
-            case "MultiBinary":
-                return gym_spaces.MultiBinary(row["n"])
-            case "Dict":
-                # Pairs, since a dict would be sorted, and the order is that of the network's inputs.
-                return gym_spaces.Dict([(key, space_from_json(part)) for key, part in row["spaces"].items()])
-            case "Tuple":
-                return gym_spaces.Tuple([space_from_json(part) for part in row["spaces"]])
-            case kind:
-                raise CorruptFileError(f"unknown space kind {kind!r}")
-    except CorruptFileError:
-        raise
-    except (
-        LookupError,
-        TypeError,
-        ValueError,
-        AssertionError,
-        AttributeError,
-        OverflowError,
-        MemoryError,
-    ) as error:
-        raise CorruptFileError(f"not a space: {row!r} ({error})") from error

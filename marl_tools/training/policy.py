@@ -13,7 +13,8 @@ from gymnasium.spaces import MultiDiscrete
 
 from marl_tools.core.errors import ConfigError, CorruptFileError
 from marl_tools.core.io import PathLike
-from marl_tools.core.spaces import AgentGroup, AgentSpaces, space_from_json, space_to_json
+from marl_tools.core.space_json import space_from_json, space_to_json
+from marl_tools.core.spaces import AgentGroup, AgentSpaces
 from marl_tools.core.types import AgentID
 from marl_tools.models.networks import ActorCritic, NetworkConfig
 from marl_tools.training.checkpoint import load_checkpoint

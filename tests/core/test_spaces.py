@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from hypothesis import given, settings, strategies as st
 from hypothesis.extra import numpy as hnp
 
 from marl_tools.core.errors import ConfigError, CorruptFileError
-from marl_tools.core.spaces import AgentSpaces, group_agents, space_from_json, space_to_json
+from marl_tools.core.space_json import space_from_json, space_to_json
+from marl_tools.core.spaces import AgentSpaces, group_agents
 
 BOX = gs.Box(-1, 1, (2,), np.float32)
 FLAT_BOUNDS = {"low": st.floats(-1e4, 1e4, width=32), "width": st.floats(0.125, 1e4, width=32)}
@@ -51,7 +53,46 @@ def multi_discretes(draw):
 multi_binaries = st.builds(
     gs.MultiBinary, st.integers(1, 5) | st.lists(st.integers(1, 3), min_size=1, max_size=3)
 )
-playable = st.one_of(discretes, multi_discretes(), multi_binaries, boxes())
+simple = st.one_of(discretes, multi_discretes(), multi_binaries, boxes())
+playable = st.recursive(
+    simple,
+    lambda parts: (
+        st.lists(parts, min_size=1, max_size=3).map(gs.Tuple)
+        | st.dictionaries(st.text("abc", max_size=2), parts, min_size=1, max_size=3).map(gs.Dict)
+    ),
+    max_leaves=4,
+)
+
+
+def leaves(space, action):
+    """The simple parts of a space, each with its part of the action."""
+    match space:
+        case gs.Dict():
+            assert list(action) == list(space.spaces)
+            return [leaf for key, part in space.spaces.items() for leaf in leaves(part, action[key])]
+        case gs.Tuple():
+            assert isinstance(action, tuple)
+            pairs = zip(space.spaces, action, strict=True)
+            return [leaf for part, value in pairs for leaf in leaves(part, value)]
+    return [(space, np.asarray(action))]
+
+
+def assert_same(space, action, again, *, rounding=0.0):
+    """Equal to the bit, but for a number that is tiny beside its bounds; ``rounding`` is relative to those."""
+    assert space.contains(again)
+    for (part, left), (_, right) in zip(leaves(space, action), leaves(space, again), strict=True):
+        assert left.dtype == right.dtype
+        assert left.shape == right.shape
+        if isinstance(part, gs.Box):
+            both = part.bounded_below & part.bounded_above
+            scale = np.where(both, np.maximum(abs(part.low), abs(part.high)), abs(left)).astype(float)
+            eps = max(rounding, 4 * np.finfo(float).eps)
+            assert (abs(left.astype(float) - right) <= eps * scale).all()
+            if not rounding and part.dtype == np.float32:
+                large = abs(left) >= 1e-6 * scale
+                assert (left == right)[large].all()
+        else:
+            np.testing.assert_array_equal(left, right)
 
 
 @given(space=playable, seed=st.integers(0, 2**31 - 1))
@@ -61,12 +102,57 @@ def test_an_action_of_the_env_comes_back_from_the_policys_side(space, seed):
     actions = [space.sample() for _ in range(4)]
     policy = np.stack([spaces.to_policy(action) for action in actions])
     assert policy.shape == (4, *spaces.action_shape)
-    assert policy.dtype == spaces.action_dtype
-    back = spaces.to_env(policy)
-    for action, again in zip(actions, back, strict=True):
-        assert space.contains(again)
-        scale = 1000.0 if isinstance(space, gs.Box) else 0.0
-        np.testing.assert_allclose(again, action, rtol=1e-5, atol=1e-6 * scale)
+    assert policy.dtype == (np.int64 if spaces.is_discrete else np.float64)
+    for action, again in zip(actions, spaces.to_env(policy), strict=True):
+        assert_same(space, action, again)
+
+
+@given(space=playable, seed=st.integers(0, 2**31 - 1))
+def test_an_action_of_the_env_comes_back_from_its_vector(space, seed):
+    space.seed(seed)
+    spaces, action = acting(space), space.sample()
+    vector = spaces.one_hot(action)
+    assert (vector.dtype, vector.shape) == (np.float32, (spaces.action_dim,))
+    assert_same(space, action, spaces.from_one_hot(vector), rounding=1e-6)
+    if spaces.is_discrete:
+        # Scores count by their order alone.
+        assert_same(space, action, spaces.from_one_hot(3.0 * vector - 1.0))
+
+
+@given(space=playable, data=st.data())
+def test_whatever_a_policy_puts_out_is_an_action_and_the_same_one_when_it_comes_back(space, data):
+    spaces = acting(space)
+    rows = []
+    for part, size in sizes(space):
+        top = None if isinstance(part, gs.Box) else part
+        rows.append(data.draw(policy_numbers(top, size)))
+    numbers = np.concatenate(rows).astype(spaces.action_dtype).reshape(1, *spaces.action_shape)
+    action = spaces.to_env(numbers)[0]
+    assert space.contains(action)
+    assert_same(space, action, spaces.to_env(spaces.to_policy(action)[None])[0])
+
+
+def sizes(space):
+    """The simple parts of a space and how many numbers each takes."""
+    match space:
+        case gs.Dict():
+            return [leaf for part in space.spaces.values() for leaf in sizes(part)]
+        case gs.Tuple():
+            return [leaf for part in space.spaces for leaf in sizes(part)]
+    return [(space, int(np.prod(space.shape or ())))]
+
+
+def policy_numbers(space, size):
+    match space:
+        case gs.Discrete():
+            tops = [int(space.n)]
+        case gs.MultiDiscrete():
+            tops = space.nvec.reshape(-1).tolist()
+        case gs.MultiBinary():
+            tops = [2] * size
+        case _:
+            return hnp.arrays(np.float32, size, elements=st.floats(-5, 5, width=32))
+    return st.tuples(*(st.integers(0, top - 1) for top in tops)).map(np.array)
 
 
 @given(space=boxes(), values=st.lists(st.floats(-5, 5, width=32), min_size=1, max_size=8))
@@ -120,6 +206,20 @@ def test_an_integer_box_without_bounds_takes_the_rounded_number():
     ]
 
 
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.int32])
+def test_the_ends_of_an_integer_type_can_be_played_without_overflow(dtype):
+    info = np.iinfo(dtype)
+    space = gs.Box(info.min, info.max, (1,), dtype)
+    for number in (-1.0, 0.0, 1.0, 3.0):
+        (action,) = acting(space).to_env(np.array([[number]], np.float32))
+        assert space.contains(action)
+        assert float(action[0]) == pytest.approx(
+            np.clip(number, -1, 1) * (info.max / 2 - info.min / 2) + (info.max / 2 + info.min / 2),
+            rel=1e-9,
+            abs=4096,
+        )
+
+
 def test_a_dimension_of_no_width_has_one_action():
     spaces = acting(gs.Box(3.0, 3.0, (1,), np.float32))
     assert np.isfinite(spaces.to_policy(np.array([3.0], np.float32))).all()
@@ -139,13 +239,20 @@ def test_a_discrete_action_is_a_plain_int_counted_from_the_spaces_start():
         (gs.MultiDiscrete([[2], [2]]), [[1], [0]], [0, 1, 1, 0]),
         (gs.MultiBinary((2, 2)), [[1, 0], [0, 1]], [1, 0, 0, 1]),
         (gs.Box(0, 4, (2,), np.float32), [0.0, 3.0], [-1, 0.5]),
+        (gs.Box(0, np.inf, (1,), np.float32), [7.0], [7]),
+        (
+            gs.Tuple([gs.Discrete(2), gs.Dict(b=gs.Box(-2, 2, ()), a=gs.MultiBinary(2))]),
+            (1, {"b": 1.0, "a": [0, 1]}),
+            [0, 1, 0.5, 0, 1],
+        ),
     ],
 )
 def test_one_hot_is_a_flat_vector_with_an_entry_an_output(space, action, vector):
     spaces = acting(space)
-    result = spaces.one_hot(np.array(action))
+    result = spaces.one_hot(action)
     assert (result.dtype, result.tolist()) == (np.float32, vector)
     assert spaces.action_dim == len(vector)
+    np.testing.assert_equal(leaves(space, spaces.from_one_hot(result)), leaves(space, action))
 
 
 @pytest.mark.parametrize(
@@ -156,13 +263,16 @@ def test_one_hot_is_a_flat_vector_with_an_entry_an_output(space, action, vector)
         (gs.MultiBinary((2, 3)), "multi_binary", 6, (6,)),
         (gs.Box(-1, 1, (2, 3)), "continuous", 6, (6,)),
         (gs.Box(-1, 1, ()), "continuous", 1, (1,)),
+        (gs.Tuple([gs.Discrete(4), gs.Dict(a=gs.MultiBinary(2))]), "composite", 6, (3,)),
+        (gs.Dict(a=gs.Discrete(4), b=gs.Box(-1, 1, (2, 3))), "composite", 10, (7,)),
     ],
 )
 def test_the_figures_that_a_network_is_built_from(space, kind, dim, shape):
     spaces = acting(space)
     assert (spaces.action_type, spaces.action_dim, spaces.action_shape) == (kind, dim, shape)
-    assert spaces.is_discrete == (kind != "continuous")
-    assert spaces.action_dtype == (np.float32 if kind == "continuous" else np.int64)
+    numbers = any(isinstance(part, gs.Box) for part, _ in sizes(space))
+    assert spaces.is_discrete == (not numbers)
+    assert spaces.action_dtype == (np.float32 if numbers else np.int64)
     action = spaces.to_env(np.zeros((1, *shape), spaces.action_dtype))[0]
     assert space.contains(action)
 
@@ -223,6 +333,7 @@ def test_a_mask_in_the_observation_is_taken_out_of_what_the_network_sees():
         (gs.Text(4), "observation space Text"),
         (gs.Graph(BOX, None), "observation space Graph"),
         (gs.Sequence(BOX), "observation space Sequence"),
+        (gs.OneOf([BOX, BOX]), "observation space OneOf"),
         (gs.Dict(a=BOX, b=gs.Tuple([gs.Text(2)])), "observation space Text"),
     ],
 )
@@ -231,10 +342,32 @@ def test_an_observation_without_a_fixed_size_is_refused_by_name(space, named):
         seeing(space)
 
 
-@pytest.mark.parametrize("space", [gs.Text(4), gs.Dict(a=BOX), gs.Tuple([BOX]), gs.Graph(BOX, None)])
-def test_an_action_space_that_no_policy_plays_is_refused_by_name(space):
-    with pytest.raises(ConfigError, match=f"action space {type(space).__name__}.* cannot be played"):
+@pytest.mark.parametrize(
+    ("space", "named"),
+    [
+        (gs.Text(4), "Text"),
+        (gs.Graph(BOX, None), "Graph"),
+        (gs.Sequence(BOX), "Sequence"),
+        (gs.OneOf([BOX, gs.Discrete(2)]), "OneOf"),
+        (gs.Dict(a=BOX, b=gs.Tuple([gs.Text(2)])), "Text"),
+    ],
+)
+def test_an_action_space_that_no_policy_plays_is_refused_by_name_with_a_remedy(space, named):
+    with pytest.raises(ConfigError, match=f"action space {named}.* cannot be played.* in a wrapper"):
         acting(space)
+
+
+@pytest.mark.parametrize("space", [gs.Dict(), gs.Tuple([gs.Tuple([])]), gs.Box(-1, 1, (0,))])
+def test_an_action_space_with_nothing_to_choose_is_refused(space):
+    with pytest.raises(ConfigError, match="nothing to choose"):
+        acting(space)
+
+
+def test_spaces_travel_to_other_processes():
+    spaces = acting(gs.Dict(a=gs.Discrete(2), b=BOX))
+    again = pickle.loads(pickle.dumps(spaces))
+    assert again == spaces
+    np.testing.assert_array_equal(again.one_hot({"a": 1, "b": [0.5, -0.5]}), [0, 1, 0.5, -0.5])
 
 
 def spaces_of(**sizes: int) -> dict[str, AgentSpaces]:
