@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from marl_tools.core.wrappers.agent_truncation import AgentTruncation
 from marl_tools.core.wrappers.caps import EpisodeCap, apply_hidden_episode_cap, infer_episode_cap
 from marl_tools.core.wrappers.cost import AddCost
+from marl_tools.core.wrappers.direct import step_directly
 from marl_tools.core.wrappers.recorder import EpisodeRecorder
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ __all__ = [
     "RecordVideo",
     "apply_hidden_episode_cap",
     "infer_episode_cap",
+    "step_directly",
 ]
 
 
