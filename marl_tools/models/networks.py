@@ -61,8 +61,6 @@ class LaneLinear(nn.Module):
         self.bias = nn.Parameter(torch.zeros(lanes, 1, outputs))
 
     def forward(self, x: Tensor) -> Tensor:
-        if len(self.weight) == 1:
-            return torch.addmm(self.bias[0], x[0], self.weight[0]).unsqueeze(0)
         return torch.baddbmm(self.bias, x, self.weight)
 
 
@@ -74,12 +72,12 @@ class LaneConv(nn.Module):
     ) -> None:
         super().__init__()
         flat = _orthogonal((lanes, outputs, inputs * kernel * kernel), math.sqrt(2), generator)
-        self.weight = nn.Parameter(flat.reshape(lanes * outputs, inputs, kernel, kernel))
-        self.bias = nn.Parameter(torch.zeros(lanes * outputs))
+        self.weight = nn.Parameter(flat.reshape(lanes, outputs, inputs, kernel, kernel))
+        self.bias = nn.Parameter(torch.zeros(lanes, outputs))
         self.lanes, self.stride = lanes, stride
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.conv2d(x, self.weight, self.bias, self.stride, groups=self.lanes)
+        return F.conv2d(x, self.weight.flatten(0, 1), self.bias.flatten(), self.stride, groups=self.lanes)
 
 
 class MlpEncoder(nn.Module):
@@ -90,14 +88,17 @@ class MlpEncoder(nn.Module):
         sizes = (inputs, *config.hidden)
         gain = math.sqrt(2)
         self.layers = nn.ModuleList(LaneLinear(lanes, a, b, gain, generator) for a, b in pairwise(sizes))
-        self.activation = _ACTIVATIONS[config.activation]
+        self.activation = config.activation
         self.features = sizes[-1]
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x.flatten(2)
+        x, activate = x.flatten(2), _ACTIVATIONS[self.activation]
         for layer in self.layers:
-            x = self.activation(layer(x))
+            x = activate(layer(x))
         return x
+
+    def linears(self) -> list[LaneLinear]:
+        return [layer for layer in self.layers if isinstance(layer, LaneLinear)]
 
 
 class CnnEncoder(nn.Module):
@@ -212,7 +213,7 @@ class ActorCritic(nn.Module):
 
     def forward(self, obs: Tensor, mask: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         """Distribution parameters (L, N, params) and each critic's *normalised* values (L, N)."""
-        x = self._prepare(obs)
+        x = self.prepare(obs)
         features = self.actor(x)
         values = {
             name: head(self.trunks[name](x) if self.trunks else features)
@@ -222,13 +223,13 @@ class ActorCritic(nn.Module):
 
     def policy(self, obs: Tensor, mask: Tensor | None = None) -> Tensor:
         """Distribution parameters alone, (L, N, params)."""
-        return self._policy_params(self.actor(self._prepare(obs)), mask)
+        return self._policy_params(self.actor(self.prepare(obs)), mask)
 
     def value(self, obs: Tensor, critic: str = "reward") -> Tensor:
         """One critic's values in units of return, (L, N)."""
         trunk = self.trunks[critic] if self.trunks else self.actor
         head = self.head(critic)
-        return head.denormalise(head(trunk(self._prepare(obs))))
+        return head.denormalise(head(trunk(self.prepare(obs))))
 
     def head(self, critic: str = "reward") -> PopArtHead:
         head = self.value_heads[critic]
@@ -241,7 +242,8 @@ class ActorCritic(nn.Module):
             return torch.cat([outputs, self.log_std.expand_as(outputs)], -1)
         return mask_logits(outputs, mask)
 
-    def _prepare(self, obs: Tensor) -> Tensor:
+    def prepare(self, obs: Tensor) -> Tensor:
+        """Observations as the encoders take them: floats, normalised or divided by 255."""
         x = obs.float()
         if self.obs_norm is not None:
             return self.obs_norm(x)
