@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import os
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
