@@ -19,6 +19,7 @@ from marl_tools.core.types import AgentID, EpisodeLog, Split
 from marl_tools.core.wrappers.agent_truncation import AgentTruncation
 from marl_tools.core.wrappers.caps import EpisodeCap, TerminationsAtCap
 from marl_tools.core.wrappers.cost import AddCost
+from marl_tools.core.wrappers.direct import step_directly
 from marl_tools.core.wrappers.preprocess import parse_preprocess, preprocess
 from marl_tools.core.wrappers.recorder import EpisodeRecorder
 
@@ -37,6 +38,7 @@ class EnvFactory:
         make_env: a callable or a `Reference`. It may return a parallel env or a parallelizable AEC env.
         kwargs: keyword arguments of ``make_env``.
         env_name: the name in the logs; by default the env's own.
+        direct: step mpe2's envs without PettingZoo's turns, where `step_directly` knows the result to be the same.
         preprocess: steps of `marl_tools.core.wrappers.preprocess.parse_preprocess`.
         cost: a cost function of `AddCost`, or a `Reference` to one.
         cap: steps, "infer", or None for no `EpisodeCap`.
@@ -53,6 +55,7 @@ class EnvFactory:
     make_env: Callable[..., Any] | Reference
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     env_name: str | None = None
+    direct: bool = True
     preprocess: tuple[str, ...] = ()
     cost: Callable[..., Any] | Reference | None = None
     cap: int | Literal["infer"] | None = None
@@ -91,7 +94,8 @@ class EnvFactory:
         kwargs = dict(self.kwargs) if render_mode is None else {**self.kwargs, "render_mode": render_mode}
         make_env = resolve(self.make_env)
         label = self.make_env if isinstance(self.make_env, str) else _label(make_env)
-        env = preprocess(_parallel(_call(label, make_env, kwargs)), self.preprocess)
+        env = _parallel(_call(label, make_env, kwargs))
+        env = preprocess(step_directly(env) if self.direct else env, self.preprocess)
         if self.cost is not None:
             env = AddCost(env, resolve(self.cost))
         if self.cap is not None:

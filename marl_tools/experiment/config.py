@@ -57,6 +57,7 @@ class RunConfig:
         env_kwargs: arguments of the environment.
         n_agents: size of the team, where the environment lets it be set; otherwise it must match.
         preprocess: SuperSuit steps by name, such as "resize=84x84"; None: what the task asks for.
+        direct: step mpe2's envs without PettingZoo's turns, where the result is known to be the same to the bit.
         cost: package.module:function for AddCost, a cost per agent and step.
         cap: truncate episodes after this many steps, or "infer" the env's own hidden cap.
         timesteps: env steps in total, all copies of the env together.
@@ -86,6 +87,7 @@ class RunConfig:
     env_kwargs: Annotated[Mapping[str, Any], _PAIRS] = field(default_factory=dict)
     n_agents: int | None = None
     preprocess: tuple[str, ...] | None = None
+    direct: bool = True
     cost: str | None = None
     cap: int | Literal["infer"] | None = None
     timesteps: int = 200_000
@@ -158,6 +160,7 @@ class RunConfig:
             make_env=task.make_env,
             kwargs={**task.kwargs_for(self.n_agents if settable else None), **self.env_kwargs},
             env_name=None if ":" in self.env else task.name,
+            direct=self.direct,
             preprocess=task.preprocess if self.preprocess is None else self.preprocess,
             cost=self.cost,
             cap=self.cap,

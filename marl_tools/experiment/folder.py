@@ -9,6 +9,8 @@ from pathlib import Path
 
 from marl_tools.core.errors import ConfigError
 from marl_tools.core.io import create_dir, load_from_file, save_to_file
+from marl_tools.core.types import VectorEnv
+from marl_tools.core.wrappers.direct import steps_directly
 from marl_tools.experiment.config import RunConfig
 
 _PACKAGES = (
@@ -37,14 +39,15 @@ def load_config(folder: Path) -> RunConfig:
         raise ConfigError(f"{folder} is not a run folder: it has no config.json") from None
 
 
-def write_settings(config: RunConfig, folder: Path) -> None:
-    """Write ``config.json`` and ``versions.json``."""
+def write_settings(config: RunConfig, folder: Path, envs: VectorEnv) -> None:
+    """Write ``config.json`` and ``versions.json``, which also says how the envs are stepped."""
     save_to_file(config.to_flat(), folder, "config.json")
     versions = {"python": platform.python_version(), "platform": platform.platform()}
     for package in _PACKAGES:
         with suppress(ImportError):
             versions[package] = version(package)
-    save_to_file({**versions, "native": config.native}, folder, "versions.json")
+    direct = any(map(steps_directly, getattr(envs, "envs", ())))
+    save_to_file({**versions, "native": config.native, "direct": direct}, folder, "versions.json")
 
 
 def claim_folder(config: RunConfig, folder: Path) -> Path:

@@ -128,7 +128,7 @@ class _Run:
                 done.unlink(missing_ok=True)
             else:
                 folder = self.folder = claim_folder(config, self.folder)
-            write_settings(config, folder)
+            write_settings(config, folder, envs)
             self.tracker = wandb.start_run(
                 "ippo", config.seed, config.to_base(), {"wandb_dir": folder, "seed_offset": 0}
             )
