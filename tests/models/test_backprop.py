@@ -50,7 +50,8 @@ def gradients(passes, weights: LaneWeights, obs, mask, actions, seed) -> tuple[S
     rng = generator(seed)
 
     def slopes(like):
-        return torch.randn(like.shape, generator=rng, dtype=like.dtype)
+        # Below 1, as in training: autograd multiplies them with the lowest logarithm there is.
+        return torch.rand(like.shape, generator=rng, dtype=like.dtype) - 0.5
 
     passes.backward(
         slopes(scores.log_probs),
@@ -111,15 +112,15 @@ def test_gradients_add_up_until_they_are_forgotten():
     net = network()
     weights = LaneWeights(net)
     obs, actions = torch.randn(2, 5, 3, generator=generator()), torch.tensor([[0, 1, 2, 3, 0]] * 2)
+    slopes = torch.rand(3, 2, 5, generator=generator(1))
     for passes in both(net):
-        _, once = gradients(passes, weights, obs, None, actions, 1)
-        with torch.no_grad():
-            scores = passes.score(passes.prepare(obs), None, actions)
-            rng = generator(1)
-            passes.backward(
-                *(torch.randn(2, 5, generator=rng) for _ in range(2)),
-                {name: torch.randn(2, 5, generator=rng) for name in scores.values},
-            )
+        weights.forget()
+        for times in (1, 2):
+            with torch.no_grad():
+                passes.score(passes.prepare(obs), None, actions)
+                passes.backward(slopes[0], slopes[1], {"reward": slopes[2]})
+            if times == 1:
+                once = weights.gradients.clone()
         torch.testing.assert_close(weights.gradients, 2 * once)
 
 
