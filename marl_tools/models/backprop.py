@@ -79,6 +79,7 @@ class AutogradPasses:
 
     def __init__(self, network: ActorCritic, head: Head | None) -> None:
         self._network, self._head = network, head
+        self._parameters = list(network.parameters())
         self._outputs: list[Tensor] = []
 
     def prepare(self, obs: Tensor) -> Tensor:
@@ -111,8 +112,12 @@ class AutogradPasses:
         )
 
     def backward(self, of_log_probs: Tensor, of_entropies: Tensor, of_values: Mapping[str, Tensor]) -> None:
-        torch.autograd.backward(self._outputs, [of_log_probs, of_entropies, *of_values.values()])
+        slopes = [of_log_probs, of_entropies, *of_values.values()]
+        gradients = torch.autograd.grad(self._outputs, self._parameters, slopes)
         self._outputs = []
+        # Left to autograd, adding to lanes of one matrix draws a warning about their layout.
+        for parameter, gradient in zip(self._parameters, gradients, strict=True):
+            _gradient(parameter).add_(gradient)
 
 
 class WrittenPasses:
