@@ -29,12 +29,18 @@ def between(low: float, high: float) -> Check:
     """Numbers strictly between the two."""
 
     def check(key: str, value: Any) -> float:
-        number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-        if not number or not low < value < high:
+        if not _is_number(value) or not low < value < high:
             raise ConfigError(f"{key}={value!r}: must be a number above {low:g} and below {high:g}.")
         return float(value)
 
     return check
+
+
+def proportion(key: str, value: Any) -> float:
+    """Numbers from 0 to 1, both included."""
+    if not _is_number(value) or not 0 <= value <= 1:
+        raise ConfigError(f"{key}={value!r}: must be a number from 0 to 1.")
+    return float(value)
 
 
 def one_of(*choices: str) -> Check:
@@ -80,3 +86,7 @@ def increasing(key: str, value: Any) -> tuple[int, ...]:
     if any(later <= earlier for earlier, later in pairwise(numbers)):
         raise ConfigError(f"{key}={value!r}: each must be above the one before.")
     return numbers
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)

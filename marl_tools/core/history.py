@@ -129,8 +129,7 @@ class EpisodeBuilder:
 
     def note(self, key: str, agent: AgentID, value: float | None) -> None:
         """Count up ``overrides``, ``fallbacks`` or ``unverified`` of an agent, or set its ``bound`` or ``slack``."""
-        values = self._notes.setdefault(key, {})
-        values[agent] = values.get(agent, 0) + value if key in _COUNTS else value
+        add_note(self._notes, key, agent, value)
 
     def interrupt(self, t: int) -> EpisodeLog | None:
         """Close an open episode that was abandoned midway. Returns None if it had no step yet, or none was open."""
@@ -276,6 +275,12 @@ class History:
 
     def clear(self) -> None:
         self._logs.clear()
+
+
+def add_note(notes: dict[str, dict[AgentID, Any]], key: str, agent: AgentID, value: float | None) -> None:
+    """Take a note into those of an episode: counts add up, of all else the last one stays."""
+    values = notes.setdefault(key, {})
+    values[agent] = values.get(agent, 0) + value if key in _COUNTS else value
 
 
 def _reduce(rows: Mapping[str, list[float]]) -> dict[str, float]:

@@ -7,6 +7,7 @@ from marl_tools.core.factory import EnvFactory
 from marl_tools.core.types import VectorEnv
 from marl_tools.envs.native import GameVectorEnv
 from marl_tools.envs.parallel import GameEnv
+from marl_tools.envs.particles import ParticleVectorEnv, scenario_of
 from marl_tools.vector import SerialVectorEnv
 
 
@@ -23,13 +24,16 @@ def native_envs(factory: EnvFactory, num_envs: int) -> VectorEnv:
     """``num_envs`` worlds stepped in arrays, which play the same episodes as single envs to the bit.
 
     Raises:
-        ConfigError: the env has no native form, or wrappers that one cannot have.
+        ConfigError: the env has no native form, or wrappers or arguments that one cannot have.
     """
-    env = factory()
-    game = env.unwrapped
-    if not isinstance(game, GameEnv):
-        raise ConfigError(f"--native: {env.env_name} has no native form; leave the flag out")
     wrapped = [name for name in ("preprocess", "cost", "cap", "stand_in") if getattr(factory, name)]
     if wrapped:
         raise ConfigError(f"--native: a native env takes no {', '.join(wrapped)}; leave that or the flag out")
-    return GameVectorEnv(game.game, num_envs, env_name=env.env_name)
+    recorder = factory()
+    # What someone else has wrapped around an env is lost in arrays, so only the bare one has a native form.
+    env = recorder.env
+    if isinstance(env, GameEnv):
+        return GameVectorEnv(env.game, num_envs, env_name=recorder.env_name)
+    if scenario := scenario_of(env):
+        return ParticleVectorEnv(scenario, num_envs, env_name=recorder.env_name)
+    raise ConfigError(f"--native: {recorder.env_name} has no native form; leave the flag out")

@@ -1,7 +1,5 @@
 """The native vector face plays the episodes of single envs, to the bit."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
@@ -11,6 +9,7 @@ from marl_tools.envs.native import GameVectorEnv
 from marl_tools.envs.parallel import GameEnv
 from marl_tools.vector import SerialVectorEnv
 from tests.envs.games import MAKERS
+from tests.envs.vector_steps import assert_same, plain
 
 WORLDS = 5
 
@@ -32,25 +31,6 @@ def both(name, num_envs=WORLDS, **more):
         return EpisodeRecorder(Remembering(MAKERS[name](**more).game), env_index=env_index)
 
     return SerialVectorEnv(make_env, num_envs), GameVectorEnv(MAKERS[name](**more).game, num_envs)
-
-
-def plain(logs):
-    return [dataclasses.replace(log, wall_time=0.0) for log in logs]
-
-
-def assert_same(serial, native):
-    assert serial.groups.keys() == native.groups.keys()
-    for name, expected in serial.groups.items():
-        for field in dataclasses.fields(expected):
-            left, right = getattr(expected, field.name), getattr(native.groups[name], field.name)
-            if left is None:
-                assert right is None
-            else:
-                np.testing.assert_array_equal(left, right, err_msg=field.name)
-                assert left.dtype == right.dtype, field.name
-    assert plain(serial.episodes) == plain(native.episodes)
-    assert serial.infos == native.infos
-    assert serial.final_infos == native.final_infos
 
 
 def random_actions(vector, rng):

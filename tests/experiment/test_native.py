@@ -47,7 +47,9 @@ def test_a_run_of_native_envs_has_the_episodes_updates_and_certificate_of_one_wi
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"env": "simple_spread"}, "simple_spread has no native form; leave the flag out"),
+        ({"env": "rps"}, "rps has no native form; leave the flag out"),
+        ({"env": "simple_spread", "env_kwargs": {"curriculum": True}}, "no curriculum; leave curriculum or the flag"),
+        ({"env": "simple_spread", "cap": 5}, "takes no cap"),
         ({"env": "crossing", "cap": 5}, "takes no cap"),
         ({"env": "crossing", "cost": "tests.keyed_envs:added_cost"}, "takes no cost"),
     ],

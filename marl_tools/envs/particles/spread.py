@@ -1,0 +1,63 @@
+"""mpe2's simple_spread in arrays: cover all landmarks without bumping into each other."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from marl_tools.core.checks import at_least, proportion
+from marl_tools.envs.particles.worlds import F64, Body, ParticleWorlds, Scenario, Views
+
+_CAPTURE_RADIUS = 0.1
+
+
+class Spread(Scenario):
+    """``simple_spread_v3``: N agents and as many landmarks.
+
+    Args:
+        local_ratio: weight of an agent's own bumps against the shared distance of landmarks to their nearest agents.
+        terminate_on_success: end the episode when all landmarks are covered.
+    """
+
+    name = "simple_spread"
+
+    def __init__(
+        self,
+        N: int = 3,
+        local_ratio: float = 0.5,
+        max_cycles: int = 25,
+        continuous_actions: bool = False,
+        terminate_on_success: bool = False,
+    ) -> None:
+        super().__init__(max_cycles, continuous_actions)
+        self.agents = tuple(Body(name=f"agent_{i}", size=0.15) for i in range(at_least(1)("N", N)))
+        self.landmarks = (Body(),) * N
+        self.colliders = N
+        self.local_ratio = proportion("local_ratio", local_ratio)
+        self.terminate_on_success = terminate_on_success
+
+    def sees(self, rows: Views, agent: int) -> list[NDArray[np.intp]]:
+        n = len(self.agents)
+        others = [other for other in range(n) if other != agent]
+        silence = np.repeat(rows.zero, self.words * len(others))
+        rel = rows.rel[:, agent]
+        return [rows.vel[:, agent], rows.pos[:, agent], rel[:, n:].T, rel[:, others].T, silence]
+
+    def rewards(self, worlds: ParticleWorlds) -> F64:
+        n = len(self.agents)
+        shared = np.zeros(worlds.num_envs)
+        for nearest in np.sqrt(worlds.square[:, n:].min(axis=0)):
+            shared -= nearest
+        bumps = np.zeros((n, worlds.num_envs))
+        for (i, j), bump in zip(worlds.pairs, worlds.gap < worlds.touching, strict=True):
+            bumps[i] -= bump
+            bumps[j] -= bump
+        bumps *= self.local_ratio
+        bumps += shared * (1 - self.local_ratio)
+        return bumps
+
+    def succeeded(self, worlds: ParticleWorlds) -> NDArray[np.bool_] | None:
+        if not self.terminate_on_success:
+            return None
+        nearest = np.sqrt(worlds.square[:, len(self.agents) :].min(axis=0))
+        return (nearest < _CAPTURE_RADIUS).all(axis=0)

@@ -1,0 +1,208 @@
+"""Particle worlds in arrays: the state of many copies of an mpe2 world, its physics, and what a scenario adds to it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from marl_tools.core.checks import at_least
+from marl_tools.core.types import AgentID
+from marl_tools.envs.particles.draws import SeededDraws
+
+F64 = NDArray[np.float64]
+
+# mpe2's World: time step, damping, and the softened contact between bodies.
+_DT, _KEPT = 0.1, 1 - 0.25
+_CONTACT_FORCE, _CONTACT_MARGIN = 1e2, 1e-3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Body:
+    """An agent or a landmark; the defaults are mpe2's.
+
+    Attributes:
+        name: of an agent.
+        size: its radius.
+        spread: it starts at a uniform place in [-spread, spread]^2.
+        movable: whether forces move it; landmarks never move.
+        accel: the force of one unit of action.
+        max_speed: None for no limit.
+        speaks: whether its action holds a word as well.
+    """
+
+    name: AgentID = ""
+    size: float = 0.05
+    spread: float = 1.0
+    movable: bool = True
+    accel: float = 5.0
+    max_speed: float | None = None
+    speaks: bool = False
+
+
+class Views(NamedTuple):
+    """The rows of a state block, by what they mean. Velocities and places are (2, bodies, ...).
+
+    ``rel[:, i, m]`` is the place of body m as agent i sees it. ``zero`` is a row of zeros, ``own`` the scenario's rows.
+    """
+
+    vel: NDArray
+    pos: NDArray
+    rel: NDArray
+    zero: NDArray
+    own: NDArray
+
+
+class Scenario(ABC):
+    """What makes one task of particle worlds: who is there, what they see and what they earn.
+
+    Attributes:
+        agents, landmarks: the bodies, in mpe2's order.
+        max_cycles: steps after which an episode is truncated.
+        continuous_actions: Box actions in place of Discrete ones.
+        colliders: how many bodies, counted from the first agent, push each other.
+        choices: how many values each integer has that a reset draws before the places.
+        words: length of an utterance.
+        own_rows: how many rows of the state block it fills itself in `look`.
+    """
+
+    name: ClassVar[str]
+    agents: tuple[Body, ...]
+    landmarks: tuple[Body, ...]
+    colliders: int = 0
+    choices: tuple[int, ...] = ()
+    words: int = 2
+    own_rows: int = 0
+
+    def __init__(self, max_cycles: int, continuous_actions: bool) -> None:
+        self.max_cycles = at_least(1)("max_cycles", max_cycles)
+        self.continuous_actions = continuous_actions
+
+    @abstractmethod
+    def sees(self, rows: Views, agent: int) -> list[NDArray[np.intp]]:
+        """The rows of the state block that an agent observes; ``rows`` holds their numbers."""
+
+    @abstractmethod
+    def rewards(self, worlds: ParticleWorlds) -> F64:
+        """What each agent earns by the state that a step led to, (A, E)."""
+
+    def look(self, worlds: ParticleWorlds) -> None:  # noqa: B027 - a scenario without rows of its own has nothing to fill
+        """Fill ``worlds.state.own`` from the rest of the state."""
+
+    def succeeded(self, worlds: ParticleWorlds) -> NDArray[np.bool_] | None:
+        """In which worlds the episode ends by success, (E,); None where that never happens."""
+        return None
+
+
+class ParticleWorlds:
+    """E worlds of a scenario. The last axis of every array runs over the worlds.
+
+    After `start` and `move` call `look`, which brings all that is derived from places up to date: ``state.rel``, ``square`` (squared
+    distances (A, bodies, E)) and ``gap`` (distances (pairs, E) of the ``pairs`` of colliding bodies).
+    """
+
+    def __init__(self, scenario: Scenario, num_envs: int) -> None:
+        self.scenario, self.num_envs = scenario, num_envs
+        bodies = (*scenario.agents, *scenario.landmarks)
+        self._agents, self._bodies = len(scenario.agents), len(bodies)
+        a, m = self._agents, self._bodies
+        self.block = np.zeros((2 * a + 2 * m + 2 * a * m + 1 + scenario.own_rows, num_envs))
+        self.state = self._views(self.block)
+        self.choices = np.zeros((len(scenario.choices), num_envs), np.int64)
+        """What the resets drew, (choices, E)."""
+        self.words = np.zeros((a, scenario.words, num_envs))
+        """What each agent said in the last step, (A, words, E)."""
+        self.square = np.zeros((a, m, num_envs))
+        self._draws = SeededDraws(scenario.choices, 2 * m)
+        self._spread = np.array([[body.spread] for body in bodies])
+        self._steps = np.zeros((2, a, num_envs))
+        self._accel = np.array([[agent.accel] for agent in scenario.agents])
+        self._limited = [i for i, agent in enumerate(scenario.agents) if agent.max_speed is not None]
+        self._limits = np.array([[scenario.agents[i].max_speed] for i in self._limited], float)
+        self.pairs = [(i, j) for i in range(a) for j in range(i + 1, scenario.colliders)]
+        first, second = np.array(self.pairs, np.intp).reshape(-1, 2).T
+        self._pair_rows = first * m + second
+        sizes = np.array([[body.size] for body in bodies])
+        self.touching = sizes[first] + sizes[second]
+        """The distance at which the bodies of each pair touch, (pairs, 1)."""
+        self.gap = np.zeros((len(self.pairs), num_envs))
+
+    def rows_seen(self) -> list[NDArray[np.intp]]:
+        """For each agent the rows of `block` that make its observation."""
+        rows = self._views(np.arange(len(self.block)))
+        return [
+            np.concatenate([part.ravel() for part in self.scenario.sees(rows, i)])
+            for i in range(self._agents)
+        ]
+
+    def start(self, worlds: NDArray[np.int64], seeds: list[int]) -> None:
+        """Put some worlds where mpe2's reset with these seeds puts them."""
+        self.choices[:, worlds], numbers = self._draws.draw(seeds)
+        state, places = self.state, numbers.reshape(self._bodies, 2, len(worlds))
+        # As NumPy's `uniform` does it: low + (high - low) * number.
+        for axis in range(2):
+            state.pos[axis][:, worlds] = -self._spread + 2 * self._spread * places[:, axis]
+        state.vel[:, :, worlds] = 0.0
+        self.words[:, :, worlds] = 0.0
+
+    def move(self, push: F64) -> None:
+        """One time step, in which agents push (2, A, E) in units of their own force; immovable ones push 0."""
+        state, moved = self.state, self._steps
+        force = push * self._accel
+        if self.pairs:
+            self._collide(force)
+        np.multiply(state.vel, _DT, out=moved)
+        state.pos[:, : self._agents] += moved
+        np.multiply(state.vel, _KEPT, out=state.vel)
+        np.multiply(force, _DT, out=moved)
+        np.add(state.vel, moved, out=state.vel)
+        if self._limited:
+            self._limit_speed()
+
+    def look(self) -> None:
+        state = self.state
+        np.subtract(state.pos[:, None], state.pos[:, : self._agents, None], out=state.rel)
+        np.multiply(state.rel[0], state.rel[0], out=self.square)
+        self.square += state.rel[1] * state.rel[1]
+        if self.pairs:
+            np.take(
+                self.square.reshape(-1, self.num_envs), self._pair_rows, axis=0, out=self.gap, mode="clip"
+            )
+            np.sqrt(self.gap, out=self.gap)
+        self.scenario.look(self)
+
+    def _collide(self, force: F64) -> None:
+        """Add the contact forces, pair by pair in mpe2's order, since float sums depend on it."""
+        # Minus (distance - touching) over margin, and with rel the difference of places is turned round.
+        depth = np.logaddexp(0, (self.gap - self.touching) / -_CONTACT_MARGIN)
+        depth *= _CONTACT_MARGIN
+        pushed = self.state.rel.reshape(2, -1, self.num_envs).take(self._pair_rows, axis=1)
+        pushed *= _CONTACT_FORCE
+        pushed /= self.gap
+        pushed *= depth
+        for pair, (i, j) in enumerate(self.pairs):
+            force[:, i] -= pushed[:, pair]
+            if j < self._agents:
+                force[:, j] += pushed[:, pair]
+
+    def _limit_speed(self) -> None:
+        vel = self.state.vel[:, self._limited]
+        speed = np.sqrt(vel[0] * vel[0] + vel[1] * vel[1])
+        fast = speed > self._limits
+        if fast.any():
+            np.divide(vel, speed, out=vel, where=fast)
+            np.multiply(vel, self._limits, out=vel, where=fast)
+            self.state.vel[:, self._limited] = vel
+
+    def _views(self, block: NDArray) -> Views:
+        """The parts of a block (rows, ...)."""
+        a, m = self._agents, self._bodies
+        shapes = ((2, a), (2, m), (2, a, m), (1,), (self.scenario.own_rows,))
+        ends = np.cumsum([np.prod(shape, dtype=int) for shape in shapes])
+        parts = np.split(block, ends[:-1])
+        return Views(
+            *(part.reshape(*shape, *block.shape[1:]) for part, shape in zip(parts, shapes, strict=True))
+        )

@@ -1,0 +1,147 @@
+"""The native twins of mpe2's envs play the episodes of mpe2 itself, to the bit."""
+
+import importlib
+
+import numpy as np
+import pytest
+
+from marl_tools.core.errors import ConfigError, EnvError
+from marl_tools.core.factory import EnvFactory
+from marl_tools.envs.particles import ParticleVectorEnv, Spread, scenario_of
+from marl_tools.envs.tasks import find_task
+from marl_tools.vector import SerialVectorEnv
+from tests.envs.vector_steps import assert_same, plain
+
+SETTINGS = [
+    ("simple_spread", {}),
+    ("simple_spread", {"continuous_actions": True}),
+    ("simple_spread", {"N": 5, "local_ratio": 0.3, "max_cycles": 7}),
+    ("simple_spread", {"N": 2, "local_ratio": 1.0}),
+    ("simple_spread", {"N": 1, "terminate_on_success": True}),
+]
+LABELS = [f"{name} {kwargs}" for name, kwargs in SETTINGS]
+WORLDS = 9
+
+
+def both(name, kwargs, num_envs=WORLDS):
+    """mpe2 stepped env by env, and its twin."""
+    factory = EnvFactory(make_env=find_task(name).make_env, kwargs=kwargs, env_name=name)
+    scenario = scenario_of(factory().env)
+    return SerialVectorEnv(factory, num_envs), ParticleVectorEnv(scenario, num_envs)
+
+
+def random_actions(vector, rng):
+    """What makes the bodies meet often enough: each prefers one action for a while."""
+    actions = {}
+    for group in vector.groups:
+        shape = (vector.num_envs, len(group.agents))
+        if group.spaces.is_discrete:
+            actions[group.name] = rng.integers(group.spaces.action_dim, size=shape)
+        else:
+            actions[group.name] = rng.normal(size=(*shape, group.spaces.action_dim)).astype(np.float32)
+    return actions
+
+
+@pytest.mark.parametrize(("name", "kwargs"), SETTINGS, ids=LABELS)
+def test_a_twin_plays_exactly_the_episodes_of_mpe2(name, kwargs):
+    serial, twin = both(name, kwargs)
+    assert serial.groups == twin.groups
+    assert serial.env_name == twin.env_name
+    assert_same(serial.reset(11), twin.reset(11))
+    rng, episodes = np.random.default_rng(0), 0
+    for _ in range(60):
+        actions = random_actions(twin, rng)
+        expected, step = serial.step(actions), twin.step(actions)
+        assert_same(expected, step)
+        assert (serial.frames, serial.episodes_started) == (twin.frames, twin.episodes_started)
+        episodes += len(step.episodes)
+    assert episodes >= 2 * WORLDS
+    assert plain(serial.close()) == plain(twin.close())
+
+
+def test_bodies_that_touch_push_each_other_as_in_mpe2():
+    """Agents in a heap: all contacts at once, where the order of float sums shows."""
+    serial, twin = both("simple_spread", {"N": 5, "max_cycles": 60}, num_envs=3)
+    serial.reset(0), twin.reset(0)
+    touched = 0
+    for _ in range(59):
+        # Everyone runs to the origin.
+        places = twin.worlds.state.pos[:, :5]
+        axis = np.abs(places[1]) > np.abs(places[0])
+        left, down = places[0] > 0, places[1] > 0
+        heading = np.where(axis, np.where(down, 3, 4), np.where(left, 1, 2)).T
+        assert_same(serial.step({"agent": heading}), twin.step({"agent": heading}))
+        touched += int((twin.worlds.gap < twin.worlds.touching).sum())
+    assert touched > 100
+
+
+@pytest.mark.parametrize("num_envs", [1, 30])
+def test_a_world_does_not_depend_on_how_many_there_are(num_envs):
+    serial, twin = both("simple_spread", {"max_cycles": 3}, num_envs)
+    assert_same(serial.reset(8), twin.reset(8))
+    rng = np.random.default_rng(1)
+    for _ in range(7):
+        actions = random_actions(twin, rng)
+        assert_same(serial.step(actions), twin.step(actions))
+
+
+def test_a_reset_in_the_middle_logs_what_it_interrupts_and_counts_on():
+    serial, twin = both("simple_spread", {"max_cycles": 5})
+    for vector in (serial, twin):
+        vector.resume(frames=1000, episodes_started=70)
+    rng = np.random.default_rng(2)
+    for seed in (3, 3, 4):
+        assert_same(serial.reset(seed), twin.reset(seed))
+        for _ in range(7):
+            actions = random_actions(twin, rng)
+            notes = [{"overrides": {"agent_0": 1}, "bound": {"agent_1": 0.5}} for _ in range(WORLDS)]
+            assert_same(serial.step(actions, notes), twin.step(actions, notes))
+    assert all(log.interrupted for log in twin.reset(5).episodes)
+    assert (twin.frames, twin.episodes_started) == (serial.frames, serial.episodes_started + WORLDS)
+
+
+def test_an_impossible_action_is_named_with_agent_and_copy():
+    _, twin = both("simple_spread", {})
+    twin.reset(0)
+    actions = np.zeros((WORLDS, 3), int)
+    actions[3, 1] = 5
+    with pytest.raises(EnvError, match="'agent_1' in copy 3 has no action 5, only 0 to 4"):
+        twin.step({"agent": actions})
+
+
+def test_it_runs_only_between_reset_and_close_and_closes_twice():
+    _, twin = both("simple_spread", {})
+    with pytest.raises(EnvError, match="call reset"):
+        twin.step({"agent": np.zeros((WORLDS, 3), int)})
+    twin.reset(0)
+    twin.step({"agent": np.zeros((WORLDS, 3), int)})
+    assert [log.interrupted for log in twin.close()] == [True] * WORLDS
+    assert twin.close() == []
+    with pytest.raises(EnvError, match="closed"):
+        twin.reset(0)
+
+
+def test_only_mpe2_as_it_makes_its_envs_has_a_twin():
+    spread = importlib.import_module("mpe2.simple_spread_v3")
+    assert isinstance(scenario_of(spread.parallel_env()), Spread)
+    assert scenario_of(importlib.import_module("mpe2.simple_v3").parallel_env()) is None
+    assert scenario_of(spread.env()) is None
+
+
+@pytest.mark.parametrize("setting", ["benchmark_data", "curriculum", "num_agent_neighbors"])
+def test_what_a_twin_lacks_is_refused_by_name(setting):
+    spread = importlib.import_module("mpe2.simple_spread_v3")
+    with pytest.raises(
+        ConfigError, match=f"simple_spread_v3 has no {setting}; leave {setting} or the flag out"
+    ):
+        scenario_of(spread.parallel_env(**{setting: True}))
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"N": 0}, {"local_ratio": 2}, {"max_cycles": 0}], ids=["no agents", "ratio", "no steps"]
+)
+def test_settings_that_make_no_world_are_refused(wrong):
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        Spread(**wrong)
+    with pytest.raises(ConfigError, match="num_envs"):
+        ParticleVectorEnv(Spread(), 0)
