@@ -9,6 +9,7 @@ from pathlib import Path
 
 from marl_tools.core.errors import ConfigError
 from marl_tools.core.io import create_dir, load_from_file, save_to_file
+from marl_tools.core.logging import log
 from marl_tools.core.types import VectorEnv
 from marl_tools.core.wrappers.direct import steps_directly
 from marl_tools.experiment.config import RunConfig
@@ -47,6 +48,8 @@ def write_settings(config: RunConfig, folder: Path, envs: VectorEnv) -> None:
         with suppress(ImportError):
             versions[package] = version(package)
     direct = any(map(steps_directly, getattr(envs, "envs", ())))
+    if direct:
+        log("the envs are stepped directly (--no-direct: by PettingZoo's turns)", type="env")
     save_to_file({**versions, "native": config.native, "direct": direct}, folder, "versions.json")
 
 

@@ -13,6 +13,7 @@ from marl_tools.core.errors import ConfigError
 from marl_tools.core.factory import EnvFactory, resolve
 from marl_tools.core.history import Clock
 from marl_tools.core.wrappers import AddCost, EpisodeCap, infer_episode_cap
+from marl_tools.core.wrappers.direct import steps_directly
 from tests.envs_for_tests import Team, play, same
 
 SPREAD = "mpe2.simple_spread_v3:parallel_env"
@@ -67,6 +68,13 @@ def test_references_stand_for_functions_everywhere():
     play(env)
     assert env.last_episode.lengths == {"agent_0": 4, "agent_1": 2, "agent_2": 4}
     assert env.last_episode.ends == {"agent_0": "capped", "agent_1": "truncated", "agent_2": "capped"}
+
+
+def test_mpe2_is_stepped_directly_unless_told_not_to():
+    assert steps_directly(EnvFactory(make_env=SPREAD, cost=flat_cost, cap="infer")())
+    assert steps_directly(EnvFactory(make_env="mpe2.simple_spread_v3:env")())
+    assert not steps_directly(EnvFactory(make_env=SPREAD, direct=False)())
+    assert not steps_directly(EnvFactory(make_env=Team)())
 
 
 def test_a_factory_goes_through_pickle_and_builds_the_same_env():
