@@ -195,7 +195,7 @@ def write_whole(file: io.FileIO, data: bytes) -> None:
         rest = rest[file.write(rest) :]
 
 
-def move_new(source: Path, target: Path) -> None:
+def move_new(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
     """Rename without replacing; FileExistsError when the name is taken."""
     try:
         os.link(source, target)
@@ -206,7 +206,7 @@ def move_new(source: Path, target: Path) -> None:
         os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
         os.replace(source, target)
     else:
-        source.unlink()
+        os.unlink(source)
 
 
 def _is_record(value: Any) -> bool:

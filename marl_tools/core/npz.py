@@ -1,0 +1,175 @@
+"""Archives of arrays: packed in a few microseconds a member, and read as if a stranger had made them."""
+
+from __future__ import annotations
+
+import errno
+import io
+import math
+import os
+import struct
+import zipfile
+import zlib
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from marl_tools.core.errors import CorruptFileError
+
+MAX_BYTES = 2**30
+"""Arrays of one archive take at most this much memory; what claims more is refused before it is allocated."""
+
+_STORED, _DEFLATED, _VERSION, _NEW_YEAR_1980 = 0, 8, 20, 33
+
+
+def pack_npz(arrays: Mapping[str, NDArray[Any]], *, compress: bool = False) -> bytes:
+    """The bytes of an ``.npz`` that `numpy.load` reads without pickle; ten times faster than `numpy.savez`.
+
+    Names must be file names in ASCII; arrays are C-contiguous, hold no objects, and fit into 4 GiB together.
+    """
+    parts: list[bytes] = []
+    directory: list[bytes] = []
+    offset = 0
+    for name, array in arrays.items():
+        content = _header(array.shape, array.dtype) + array.tobytes()
+        filename = f"{name}.npy".encode("ascii")
+        checksum = zlib.crc32(content)
+        packed = _deflate(content) if compress else content
+        common = struct.pack(
+            "<HHHHHIIIHH",
+            _VERSION,
+            0,
+            _DEFLATED if compress else _STORED,
+            0,
+            _NEW_YEAR_1980,
+            checksum,
+            len(packed),
+            len(content),
+            len(filename),
+            0,
+        )
+        local = b"PK\x03\x04" + common + filename
+        parts += (local, packed)
+        directory.append(
+            b"PK\x01\x02"
+            + struct.pack("<H", _VERSION)
+            + common
+            + struct.pack("<HHHII", 0, 0, 0, 0, offset)
+            + filename
+        )
+        offset += len(local) + len(packed)
+    index = b"".join(directory)
+    end = struct.pack("<4sHHHHIIH", b"PK\x05\x06", 0, 0, len(arrays), len(arrays), len(index), offset, 0)
+    return b"".join((*parts, index, end))
+
+
+class NpzReader:
+    """One ``.npz``, member by member. Nothing is unpickled, and no array is made before its size is known to be true.
+
+    Use it as a context manager.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        CorruptFileError: at opening, no archive of arrays, or one that claims more than ``max_bytes``; in `read`, a
+            member that is missing or damaged. Both name the file, the second the member.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES) -> None:
+        self.path = os.fspath(path)
+        self._file: BinaryIO = open(path, "rb")  # noqa: SIM115
+        try:
+            self._open(max_bytes)
+        except BaseException as error:
+            self._file.close()
+            if _is_damage(error):
+                raise self.corrupt(None, f"it is no archive of arrays ({_brief(error)})") from error
+            raise
+
+    def _open(self, max_bytes: int) -> None:
+        size = os.fstat(self._file.fileno()).st_size
+        self._archive = zipfile.ZipFile(self._file)
+        members = self._archive.infolist()
+        self._members = {member.filename.removesuffix(".npy"): member for member in members}
+        if len(self._members) < len(members):
+            raise self.corrupt(None, "a name is in it twice")
+        claimed = sum(member.file_size for member in members)
+        if claimed > max_bytes:
+            raise self.corrupt(
+                None, f"it claims to hold {claimed} bytes; pass a max_bytes above {max_bytes} if it does"
+            )
+        if any(member.compress_size > size for member in members):
+            raise self.corrupt(None, f"a member claims to be longer than the file of {size} bytes")
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._members)
+
+    def read(self, name: str) -> NDArray[Any]:
+        """One array, read-only, in the machine's byte order; kinds are bool, integer, float and string."""
+        if name not in self._members:
+            raise self.corrupt(name, "it is missing")
+        try:
+            return self._read(name)
+        except BaseException as error:
+            if _is_damage(error):
+                raise self.corrupt(name, _brief(error)) from error
+            raise
+
+    def _read(self, name: str) -> NDArray[Any]:
+        member = self._members[name]
+        with self._archive.open(member) as stream:
+            version = np.lib.format.read_magic(stream)
+            if version != (1, 0):
+                raise self.corrupt(name, f"its format {version} is unknown")
+            shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
+            if dtype.kind not in "biufU" or dtype.subdtype or dtype.hasobject:
+                raise self.corrupt(name, f"it holds {dtype}, neither numbers nor a string")
+            length = math.prod(shape) * dtype.itemsize
+            if min(shape, default=0) < 0 or stream.tell() + length != member.file_size:
+                raise self.corrupt(
+                    name, f"its shape {shape} of {dtype} does not fit into its {member.file_size} bytes"
+                )
+            content = stream.read()
+        array = np.frombuffer(content, dtype) if length else np.empty(0, dtype)
+        array = array.reshape(shape, order="F" if fortran else "C")
+        return array.astype(dtype.newbyteorder("="), copy=False)
+
+    def corrupt(self, name: str | None, fault: str) -> CorruptFileError:
+        """The error that names this file and a field of it."""
+        field = "" if name is None else f", field {name!r}"
+        return CorruptFileError(f"{self.path}{field}: {fault}. The file was left as it is.")
+
+    def __enter__(self) -> NpzReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._archive.close()
+        self._file.close()
+
+
+@lru_cache(maxsize=4096)
+def _header(shape: tuple[int, ...], dtype: np.dtype) -> bytes:
+    header = io.BytesIO()
+    description = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(header, description)
+    return header.getvalue()
+
+
+def _deflate(content: bytes) -> bytes:
+    # Negative: a raw stream, as an archive wants it. Level 1 loses a few per cent and is three times faster.
+    stream = zlib.compressobj(1, zlib.DEFLATED, -15)
+    return stream.compress(content) + stream.flush()
+
+
+def _is_damage(error: BaseException) -> bool:
+    """Whether an error while reading speaks of the bytes, and not of the disk or of Ctrl-C."""
+    if isinstance(error, CorruptFileError) or not isinstance(error, Exception):
+        return False
+    # Damaged offsets lead to seeks that the system calls invalid.
+    return not isinstance(error, OSError) or error.errno in (None, errno.EINVAL)
+
+
+def _brief(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0].rstrip(".")
