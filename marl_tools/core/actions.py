@@ -74,6 +74,7 @@ class MultiDiscreteCodec:
     def __init__(self, space: gym_spaces.MultiDiscrete) -> None:
         self.space = space
         self._sizes, self._start = space.nvec.reshape(-1), space.start.reshape(-1)
+        self.sizes = tuple(self._sizes.tolist())
         self._ends = np.cumsum(self._sizes)
         self.inputs, self.shape = int(self._ends[-1]), self._sizes.shape
 
