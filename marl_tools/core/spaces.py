@@ -49,7 +49,7 @@ class AgentSpaces:
         if self.action_dim == 0:
             raise ConfigError(f"action space {self.action_space} is empty: there is nothing to choose")
 
-    @property
+    @cached_property
     def masked(self) -> bool:
         """Whether the observation itself carries an action mask."""
         space = self.observation_space

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from math import sqrt
+from math import copysign, sqrt
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -165,7 +165,8 @@ def _sum(array: Any, *args: Any, **kwargs: Any) -> Any:
     """``np.sum``, quicker for two float64."""
     if type(array) is np.ndarray and array.shape == (2,) and array.dtype is _FLOAT and not (args or kwargs):
         first, second = array.tolist()
-        # The sign of a zero depends on what NumPy starts from.
-        if total := first + second:
+        total = first + second
+        # The sign of a sum of two -0.0 depends on what NumPy starts from.
+        if total or copysign(1, total) > 0:
             return np.float64(total)
     return np.sum(array, *args, **kwargs)
