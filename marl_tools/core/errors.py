@@ -9,6 +9,8 @@
     ├── CorruptFileError(ValueError)    a file that cannot be read; it stays as it was
     ├── MissingExtraError(ImportError)  an optional package that is not installed
     ├── NonFiniteError(ArithmeticError) NaN or infinity in an observation, a reward or a loss
+    ├── DiskFullError(OSError)          a run that stopped for want of room on its disk
+    ├── WorkerError(RuntimeError)       a worker process that died or hung
     └── VideoError(RuntimeError)        a clip that could not be written
 """
 
@@ -44,6 +46,14 @@ class MissingExtraError(MarlToolsError, ImportError):
 
 class NonFiniteError(MarlToolsError, ArithmeticError):
     """NaN or infinity where a number was needed."""
+
+
+class DiskFullError(MarlToolsError, OSError):
+    """The disk took no more; what was finished before is whole, and the message says how to go on."""
+
+
+class WorkerError(MarlToolsError, RuntimeError):
+    """A worker process died, or did not answer in time; the message names it, its end and its copies of the env."""
 
 
 class VideoError(MarlToolsError, RuntimeError):

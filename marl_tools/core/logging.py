@@ -26,12 +26,23 @@ LOG_FILE = "marl_tools.log"
 _LEVELS = {"TRACE": 5, "DEBUG": 10, "INFO": 20, "SUCCESS": 25, "WARNING": 30, "ERROR": 40, "CRITICAL": 50}
 
 
+class LoggingSettings(NamedTuple):
+    """Arguments of `configure_logging` that another process can be given: all but a console sink."""
+
+    min_level: str | int
+    logs_dir: str | os.PathLike[str] | None
+    console_enabled: bool
+    file_enabled: bool
+    log_format: str
+
+
 class _Defaults(NamedTuple):
     console: bool
     file: bool
 
 
 _defaults: _Defaults | None = None
+_settings: LoggingSettings | None = None
 
 
 def configure_logging(
@@ -59,7 +70,7 @@ def configure_logging(
     Raises:
         ConfigError: an unknown level, or a format that loguru cannot read; the earlier set-up stays.
     """
-    global _defaults
+    global _defaults, _settings
     level = _level(min_level)
     _try_format(log_format)
     stream = _ConsoleStream(console_sink)
@@ -75,6 +86,12 @@ def configure_logging(
     if log_file:
         logger.add(log_file, colorize=False, filter=lambda record: record["extra"]["file"], **common)
     _defaults = _Defaults(console=console_enabled, file=log_file is not None)
+    _settings = LoggingSettings(min_level, logs_dir, console_enabled, file_enabled, log_format)
+
+
+def logging_settings() -> LoggingSettings | None:
+    """What this process was configured with, for ``configure_logging(**settings._asdict())`` in a worker; None: nothing."""
+    return _settings
 
 
 def log(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,18 @@ End = Literal["terminated", "truncated", "capped", "interrupted"]
 ``terminated``: the env ended it; nothing comes after. ``truncated``: cut off by the env or by `AgentTruncation`.
 ``capped``: cut off by `EpisodeCap`. ``interrupted``: abandoned, by a reset or a close in the middle.
 """
+
+
+_ENDS = get_args(End)
+_KINDS: dict[str, tuple[type, ...]] = {
+    "str": (str,),
+    "Split": (str,),
+    "int": (int,),
+    "int | None": (int, type(None)),
+    "float": (float, int),
+    "bool": (bool,),
+}
+"""What JSON values a field of an `EpisodeLog` may hold, by its annotation; those that are not here are mappings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,16 +104,28 @@ class EpisodeLog:
         """Inverse of `to_json`; keys that a newer version added are ignored.
 
         Raises:
-            CorruptFileError: a required field is missing, or an end is not one of `End`.
+            CorruptFileError: a required field is missing or not of its type, or an end is not one of `End`.
         """
-        names = {f.name for f in fields(cls)}
+        kinds = {f.name: _KINDS.get(str(f.type), (Mapping,)) for f in fields(cls)}
         try:
-            log = cls(**{key: value for key, value in row.items() if key in names})
-            unknown = set(log.ends.values()) - set(get_args(End))
-        except (TypeError, AttributeError) as error:
+            log = cls(**{key: value for key, value in row.items() if key in kinds})
+        except TypeError as error:
             raise CorruptFileError(f"not an episode log: {error}") from error
-        if unknown:
-            raise CorruptFileError(f"episode log with unknown end {cast(str, unknown.pop())!r}")
+        for name, kind in kinds.items():
+            value = getattr(log, name)
+            if not isinstance(value, kind):
+                raise CorruptFileError(
+                    f"not an episode log: {name} is {str(value)[:80]!r}, no {kind[0].__name__}"
+                )
+        for name in ("returns", "costs", "lengths"):
+            for agent, value in getattr(log, name).items():
+                if not isinstance(value, int | float):
+                    raise CorruptFileError(
+                        f"not an episode log: {name}[{agent!r}] is {str(value)[:80]!r}, no number"
+                    )
+        for end in log.ends.values():
+            if end not in _ENDS:
+                raise CorruptFileError(f"episode log with unknown end {str(end)[:80]!r}")
         return log
 
 
@@ -129,7 +153,10 @@ class GroupStep:
 
 @dataclass(slots=True, kw_only=True)
 class VectorStep:
-    """One step of all envs: arrays per group, the episodes that it closed, and the infos as the envs gave them."""
+    """One step of all envs: arrays per group, the episodes that it closed, and the infos as the envs gave them.
+
+    Worker processes keep the infos to themselves, and leave those dicts empty, unless they are asked for them.
+    """
 
     groups: dict[str, GroupStep]
     episodes: list[EpisodeLog]
@@ -139,6 +166,8 @@ class VectorStep:
     # Per env that has a Markov ``state_key()``: of the state to act on, and of the last one where an episode ended.
     keys: list[bytes] | None = None
     final_keys: list[bytes | None] | None = None
+    # (E,) Copies whose step was lost with their process: cut off as truncated, to be left out of what is learned from.
+    lost: NDArray[np.bool_] | None = None
 
 
 class VectorEnv(Protocol):
@@ -170,4 +199,26 @@ class VectorEnv(Protocol):
 
     def close(self) -> list[EpisodeLog]:
         """Close every copy; returns the episodes that this interrupted. Safe to call twice."""
+        ...
+
+
+class SplitVectorEnv(VectorEnv, Protocol):
+    """A vector env whose parts can be stepped each at its own pace: one plays while another's actions are computed."""
+
+    @property
+    def parts(self) -> tuple[slice, ...]:
+        """The copies of each part; together all copies, in order."""
+        ...
+
+    def send(
+        self,
+        part: int,
+        actions: Mapping[str, NDArray[Any]],
+        notes: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Begin a step of one part, with ``actions`` and ``notes`` of its copies alone."""
+        ...
+
+    def receive(self, part: int) -> VectorStep:
+        """The result of the step begun last, of that part's copies alone; copy 0 of it is the part's first."""
         ...
