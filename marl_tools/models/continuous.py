@@ -20,8 +20,9 @@ from marl_tools.core.errors import ConfigError
 
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _EULER = 0.5772156649015329
-# Least distance from a bound, in units of half the range: the log-densities stay finite in float32.
-_EDGE = 1e-6
+# Least distance from a bound, in units of half the range, and greatest from the lower of an open range: log-densities stay
+# finite in float32.
+_EDGE, _FAR = 1e-6, 1e30
 
 
 @dataclass(frozen=True)
@@ -114,11 +115,11 @@ class LogNormal(Normal):
         return cls(codec.inputs, tuple(np.where(np.isfinite(least), least, 0.0).tolist()))
 
     def sample(self, params: Tensor, generator: torch.Generator) -> Tensor:
-        return super().sample(params, generator).exp().clamp(min=_EDGE) + self._low(params)
+        return self._lift(super().sample(params, generator), params)
 
     def mode(self, params: Tensor) -> Tensor:
         mean, log_std = params.chunk(2, -1)
-        return (mean - (2 * log_std).exp()).exp() + self._low(params)
+        return self._lift(mean - (2 * log_std).exp(), params)
 
     def log_prob(self, params: Tensor, actions: Tensor) -> Tensor:
         logs = (actions - self._low(params)).clamp(min=_EDGE).log()
@@ -126,6 +127,9 @@ class LogNormal(Normal):
 
     def entropy(self, params: Tensor) -> Tensor:
         return super().entropy(params) + params.chunk(2, -1)[0].sum(-1)
+
+    def _lift(self, logs: Tensor, params: Tensor) -> Tensor:
+        return logs.exp().clamp(_EDGE, _FAR) + self._low(params)
 
     def _low(self, params: Tensor) -> Tensor:
         return params.new_tensor(self.low)
@@ -213,8 +217,8 @@ class Beta:
         return (2 * above / (above + below) - 1).clamp(_EDGE - 1, 1 - _EDGE)
 
     def mode(self, params: Tensor) -> Tensor:
-        above, below = _shapes(params)
-        return 2 * (above - 1) / (above + below - 2) - 1
+        above, below = F.softplus(params).clamp(min=1e-30).chunk(2, -1)
+        return (above - below) / (above + below)
 
     def log_prob(self, params: Tensor, actions: Tensor) -> Tensor:
         above, below = _shapes(params)

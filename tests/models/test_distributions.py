@@ -8,27 +8,37 @@ import pytest
 import torch
 from gymnasium import spaces as gs
 from hypothesis import given, settings, strategies as st
-from scipy import stats
+from scipy import integrate, stats
 from torch.distributions import (
     Bernoulli as TorchBernoulli,
     Categorical as TorchCategorical,
     Independent,
     Normal as TorchNormal,
+    RelaxedOneHotCategorical,
 )
 
+from marl_tools.core.errors import ConfigError
 from marl_tools.core.spaces import AgentSpaces
 from marl_tools.models.distributions import (
+    ACTION_PDS,
+    Argmax,
     Bernoulli,
     Categorical,
+    GumbelSoftmax,
+    Joint,
     MultiCategorical,
     Normal,
     action_distribution,
+    check_action_pdtype,
+    get_action_pd_cls,
+    get_action_type,
     mask_logits,
 )
 
 SIZES = (2, 4, 3)
 DISTRIBUTIONS = {
     "categorical": Categorical(5),
+    "gumbel_softmax": GumbelSoftmax(5),
     "multi": MultiCategorical(SIZES),
     "bernoulli": Bernoulli(4),
     "normal": Normal(3),
@@ -38,7 +48,7 @@ DISTRIBUTIONS = {
 def reference(name, params, actions):
     """Log-probability and entropy by torch.distributions, summed over the dimensions of an action."""
     match name:
-        case "categorical":
+        case "categorical" | "gumbel_softmax":
             theirs = TorchCategorical(logits=params)
             return theirs.log_prob(actions), theirs.entropy()
         case "multi":
@@ -217,6 +227,14 @@ def test_certain_bits_have_finite_figures_and_gradients(logit):
         (gs.MultiDiscrete([[2, 3], [4, 5]]), MultiCategorical((2, 3, 4, 5))),
         (gs.MultiBinary((2, 2)), Bernoulli(4)),
         (gs.Box(-1, 1, (2, 3)), Normal(6)),
+        (
+            gs.Tuple([gs.Discrete(3), gs.Dict(a=gs.Box(-1, 1, (2,)), b=gs.MultiBinary(2))]),
+            Joint((Categorical(3), Joint((Normal(2), Bernoulli(2)), ((2,), (2,)))), ((), (4,))),
+        ),
+        (
+            gs.Tuple([gs.Discrete(3), gs.MultiDiscrete([2, 2])]),
+            Joint((Categorical(3), MultiCategorical((2, 2))), ((), (2,))),
+        ),
     ],
 )
 def test_each_action_space_has_its_distribution_and_its_samples_are_actions_of_it(space, expected):
@@ -226,3 +244,116 @@ def test_each_action_space_has_its_distribution_and_its_samples_are_actions_of_i
     samples = distribution.sample(torch.zeros(7, distribution.params), generator())
     assert samples.shape == (7, *spaces.action_shape)
     assert all(space.contains(action) for action in spaces.to_env(samples.numpy()))
+
+
+def test_the_parts_of_a_joint_action_are_drawn_and_scored_each_by_its_own():
+    joint = Joint((Categorical(3), Normal(2), Bernoulli(2)), ((), (2,), (2,)))
+    assert (joint.outputs, joint.free, joint.params) == (7, 2, 9)
+    params = torch.randn(N, 9, generator=generator(), dtype=torch.float64)
+    choice, bits = params[:, :3], params[:, 5:7]
+    normal = torch.cat([params[:, 3:5], params[:, 7:]], -1)
+    actions = joint.sample(params, generator(1))
+    assert actions.shape == (N, 5)
+    expected = (
+        Categorical(3).log_prob(choice, actions[:, 0])
+        + Normal(2).log_prob(normal, actions[:, 1:3])
+        + Bernoulli(2).log_prob(bits, actions[:, 3:])
+    )
+    torch.testing.assert_close(joint.log_prob(params, actions), expected)
+    entropy = Categorical(3).entropy(choice) + Normal(2).entropy(normal) + Bernoulli(2).entropy(bits)
+    torch.testing.assert_close(joint.entropy(params), entropy)
+    # The mean surprise of what is drawn is the entropy.
+    gap = (-joint.log_prob(params, actions) - entropy).double()
+    assert abs(float(gap.mean())) < 4 * float(gap.std()) / math.sqrt(N)
+    assert (joint.log_prob(params, joint.mode(params)) >= joint.log_prob(params, actions) - 1e-9).all()
+
+
+@settings(max_examples=15)
+@given(seed=st.integers(0, 2**31), temperature=st.sampled_from([0.3, 1.0, 2.5]))
+def test_relaxed_samples_lie_in_the_simplex_with_torchs_density_and_carry_gradients(seed, temperature):
+    ours = GumbelSoftmax(4, temperature)
+    params = parameters(ours, 6, seed=seed, scale=1.0).requires_grad_()
+    points = ours.relaxed_sample(params, generator(seed))
+    torch.testing.assert_close(points.sum(-1), torch.ones(6, dtype=torch.float64))
+    theirs = RelaxedOneHotCategorical(torch.tensor(temperature, dtype=torch.float64), logits=params)
+    inside = points.detach().clamp(min=1e-12)
+    inside = inside / inside.sum(-1, keepdim=True)
+    torch.testing.assert_close(ours.relaxed_log_prob(params, inside), theirs.log_prob(inside))
+    (gradient,) = torch.autograd.grad(points[:, 0].sum(), params)
+    assert (gradient[:, 0] > 0).all() or temperature < 1
+    assert (gradient[:, 1:] <= 0).all()
+
+
+def test_the_relaxed_density_integrates_to_1_and_its_greatest_entry_has_the_categorical_law():
+    ours = GumbelSoftmax(2, 0.7)
+    params = torch.tensor([0.4, -0.3], dtype=torch.float64)
+
+    def p(x):
+        return float(ours.relaxed_log_prob(params, torch.tensor([x, 1 - x], dtype=torch.float64)).exp())
+
+    assert integrate.quad(p, 0, 1)[0] == pytest.approx(1, abs=1e-6)
+    first = float(params.softmax(-1)[0])
+    assert integrate.quad(p, 0.5, 1)[0] == pytest.approx(first, abs=1e-6)
+    greatest = ours.relaxed_sample(params.expand(N, 2), generator(7)).argmax(-1)
+    assert fits(torch.bincount(greatest, minlength=2), params.softmax(-1))
+
+
+def test_argmax_always_takes_the_greatest_and_obeys_masks():
+    ours = Argmax(4)
+    logits = mask_logits(parameters(ours, 50), torch.tensor([True, False, True, True]).expand(50, -1))
+    drawn = ours.sample(logits, generator())
+    assert torch.equal(drawn, ours.mode(logits))
+    assert torch.equal(drawn, logits.argmax(-1))
+    assert (drawn != 1).all()
+    assert (ours.log_prob(logits, drawn) == 0).all()
+    assert (ours.log_prob(logits, (drawn + 1) % 4) == -math.inf).all()
+    assert (ours.entropy(logits) == 0).all()
+    assert not ours.trainable
+
+
+@pytest.mark.parametrize(
+    ("space", "kind", "names"),
+    [
+        (gs.Discrete(2), "discrete", ["Categorical", "Argmax", "GumbelSoftmax"]),
+        (
+            gs.Box(-1, 1, (2,)),
+            "continuous",
+            ["Normal", "Beta", "MultivariateNormal", "LogNormal", "Gumbel", "SquashedNormal"],
+        ),
+        (gs.MultiDiscrete([2, 2]), "multi_discrete", ["MultiCategorical"]),
+        (gs.MultiBinary(2), "multi_binary", ["Bernoulli"]),
+        (gs.Tuple([gs.Discrete(2)]), "composite", ["Joint"]),
+    ],
+)
+def test_each_type_of_action_space_has_its_distributions_the_usual_one_first(space, kind, names):
+    spaces = AgentSpaces(gs.Box(0, 1, (1,)), space)
+    assert get_action_type(space) == spaces.action_type == kind
+    assert list(ACTION_PDS[kind]) == names
+    for default in (None, "default"):
+        assert get_action_pd_cls(default, kind).__name__ == names[0]
+        assert type(action_distribution(spaces, default)).__name__ == names[0]
+    for name in names:
+        distribution = action_distribution(spaces, name)
+        assert type(distribution) is get_action_pd_cls(name, kind)
+        assert distribution.params == distribution.outputs + distribution.free
+        samples = distribution.sample(torch.zeros(5, distribution.params), generator())
+        assert samples.shape == (5, *spaces.action_shape)
+        assert distribution.log_prob(torch.zeros(5, distribution.params), samples).shape == (5,)
+        assert all(space.contains(action) for action in spaces.to_env(samples.numpy()))
+        check_action_pdtype(name)
+
+
+def test_an_unknown_name_lists_the_choices_and_the_nearest():
+    with pytest.raises(
+        ConfigError, match=r"'Betta'.* for continuous actions.*default, Normal, Beta, Multi.*mean 'Beta'\?"
+    ):
+        get_action_pd_cls("Betta", "continuous")
+    # One that another type of action has is no choice here.
+    with pytest.raises(
+        ConfigError, match=r"'Beta'.* for discrete actions.*Categorical, Argmax, GumbelSoftmax\.$"
+    ):
+        get_action_pd_cls("Beta", "discrete")
+    with pytest.raises(ConfigError, match=r"action_type='discret'.*mean 'discrete'"):
+        get_action_pd_cls(None, "discret")
+    with pytest.raises(ConfigError, match="mean 'Categorical'"):
+        check_action_pdtype("categorical")
