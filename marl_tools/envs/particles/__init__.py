@@ -13,14 +13,28 @@ from pettingzoo.utils.wrappers import (
 )
 
 from marl_tools.core.errors import ConfigError
+from marl_tools.envs.particles.goals import Adversary, Push
 from marl_tools.envs.particles.spread import Spread
+from marl_tools.envs.particles.tag import Tag
 from marl_tools.envs.particles.vector import ParticleVectorEnv
+from marl_tools.envs.particles.words import Reference, SpeakerListener
 from marl_tools.envs.particles.worlds import Scenario
 
-__all__ = ["ParticleVectorEnv", "Scenario", "Spread", "scenario_of"]
+__all__ = [
+    "Adversary",
+    "ParticleVectorEnv",
+    "Push",
+    "Reference",
+    "Scenario",
+    "SpeakerListener",
+    "Spread",
+    "Tag",
+    "scenario_of",
+]
 
 _SCENARIOS: dict[str, Callable[..., Scenario]] = {
-    f"mpe2.{scenario.name}.{scenario.name}": scenario for scenario in (Spread,)
+    f"mpe2.{scenario.name}.{scenario.name}": scenario
+    for scenario in (Spread, Tag, Adversary, Push, Reference, SpeakerListener)
 }
 _LAYERS = (OrderEnforcingWrapper, AssertOutOfBoundsWrapper, ClipOutOfBoundsWrapper)
 # They change the picture alone, and films are made by mpe2's own env.

@@ -38,10 +38,8 @@ class Spread(Scenario):
 
     def sees(self, rows: Views, agent: int) -> list[NDArray[np.intp]]:
         n = len(self.agents)
-        others = [other for other in range(n) if other != agent]
-        silence = np.repeat(rows.zero, self.words * len(others))
-        rel = rows.rel[:, agent]
-        return [rows.vel[:, agent], rows.pos[:, agent], rel[:, n:].T, rel[:, others].T, silence]
+        rel, others = rows.rel[:, agent], self.others(agent)
+        return [rows.vel[:, agent], rows.pos[:, agent], rel[:, n:].T, rel[:, others].T, rows.words[others]]
 
     def rewards(self, worlds: ParticleWorlds) -> F64:
         n = len(self.agents)
@@ -49,7 +47,7 @@ class Spread(Scenario):
         for nearest in np.sqrt(worlds.square[:, n:].min(axis=0)):
             shared -= nearest
         bumps = np.zeros((n, worlds.num_envs))
-        for (i, j), bump in zip(worlds.pairs, worlds.gap < worlds.touching, strict=True):
+        for (i, j), bump in zip(self.pairs, worlds.gap < worlds.touching, strict=True):
             bumps[i] -= bump
             bumps[j] -= bump
         bumps *= self.local_ratio

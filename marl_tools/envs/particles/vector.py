@@ -116,7 +116,7 @@ class ParticleVectorEnv(ArrayVectorEnv):
 
     def _take_in(self, group: _Group, actions: NDArray[Any]) -> None:
         """Pushes and words from the actions (E, agents, ...) of a group."""
-        bodies, push, words = self.scenario.agents, self._push, self.worlds.words
+        bodies, push, words = self.scenario.agents, self._push, self.worlds.state.words
         first = bodies[group.agents[0]]
         movable, speaks = first.movable, first.speaks
         if self.scenario.continuous_actions:

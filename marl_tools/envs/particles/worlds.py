@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -44,16 +45,13 @@ class Body:
 
 
 class Views(NamedTuple):
-    """The rows of a state block, by what they mean. Velocities and places are (2, bodies, ...).
+    """The rows of a state block, by what they mean. The last axis runs over worlds, if there are any."""
 
-    ``rel[:, i, m]`` is the place of body m as agent i sees it. ``zero`` is a row of zeros, ``own`` the scenario's rows.
-    """
-
-    vel: NDArray
-    pos: NDArray
-    rel: NDArray
-    zero: NDArray
-    own: NDArray
+    vel: NDArray  # (2, A)
+    pos: NDArray  # (2, bodies)
+    rel: NDArray  # (2, A, bodies): the place of each body as each agent sees it
+    words: NDArray  # (A, words): what each agent said in the last step
+    own: NDArray  # (own_rows,): the scenario's
 
 
 class Scenario(ABC):
@@ -65,7 +63,7 @@ class Scenario(ABC):
         continuous_actions: Box actions in place of Discrete ones.
         colliders: how many bodies, counted from the first agent, push each other.
         choices: how many values each integer has that a reset draws before the places.
-        words: length of an utterance.
+        words: length of an utterance; of those who cannot speak it is all zeros.
         own_rows: how many rows of the state block it fills itself in `look`.
     """
 
@@ -80,6 +78,15 @@ class Scenario(ABC):
     def __init__(self, max_cycles: int, continuous_actions: bool) -> None:
         self.max_cycles = at_least(1)("max_cycles", max_cycles)
         self.continuous_actions = continuous_actions
+
+    @cached_property
+    def pairs(self) -> list[tuple[int, int]]:
+        """The pairs of bodies of which at least one is pushed when they touch, in mpe2's order."""
+        return [(i, j) for i in range(len(self.agents)) for j in range(i + 1, self.colliders)]
+
+    def others(self, agent: int) -> list[int]:
+        """All agents but that one."""
+        return [other for other in range(len(self.agents)) if other != agent]
 
     @abstractmethod
     def sees(self, rows: Views, agent: int) -> list[NDArray[np.intp]]:
@@ -101,7 +108,7 @@ class ParticleWorlds:
     """E worlds of a scenario. The last axis of every array runs over the worlds.
 
     After `start` and `move` call `look`, which brings all that is derived from places up to date: ``state.rel``, ``square`` (squared
-    distances (A, bodies, E)) and ``gap`` (distances (pairs, E) of the ``pairs`` of colliding bodies).
+    distances (A, bodies, E)) and ``gap`` (distances (pairs, E) of the scenario's pairs).
     """
 
     def __init__(self, scenario: Scenario, num_envs: int) -> None:
@@ -109,12 +116,12 @@ class ParticleWorlds:
         bodies = (*scenario.agents, *scenario.landmarks)
         self._agents, self._bodies = len(scenario.agents), len(bodies)
         a, m = self._agents, self._bodies
-        self.block = np.zeros((2 * a + 2 * m + 2 * a * m + 1 + scenario.own_rows, num_envs))
+        self.block = np.zeros((2 * a + 2 * m + 2 * a * m + a * scenario.words + scenario.own_rows, num_envs))
         self.state = self._views(self.block)
         self.choices = np.zeros((len(scenario.choices), num_envs), np.int64)
         """What the resets drew, (choices, E)."""
-        self.words = np.zeros((a, scenario.words, num_envs))
-        """What each agent said in the last step, (A, words, E)."""
+        self.every = np.arange(num_envs)
+        """The numbers of all worlds (E,), to pick in each a body of its own."""
         self.square = np.zeros((a, m, num_envs))
         self._draws = SeededDraws(scenario.choices, 2 * m)
         self._spread = np.array([[body.spread] for body in bodies])
@@ -122,13 +129,12 @@ class ParticleWorlds:
         self._accel = np.array([[agent.accel] for agent in scenario.agents])
         self._limited = [i for i, agent in enumerate(scenario.agents) if agent.max_speed is not None]
         self._limits = np.array([[scenario.agents[i].max_speed] for i in self._limited], float)
-        self.pairs = [(i, j) for i in range(a) for j in range(i + 1, scenario.colliders)]
-        first, second = np.array(self.pairs, np.intp).reshape(-1, 2).T
+        first, second = np.array(scenario.pairs, np.intp).reshape(-1, 2).T
         self._pair_rows = first * m + second
         sizes = np.array([[body.size] for body in bodies])
         self.touching = sizes[first] + sizes[second]
         """The distance at which the bodies of each pair touch, (pairs, 1)."""
-        self.gap = np.zeros((len(self.pairs), num_envs))
+        self.gap = np.zeros((len(scenario.pairs), num_envs))
 
     def rows_seen(self) -> list[NDArray[np.intp]]:
         """For each agent the rows of `block` that make its observation."""
@@ -146,13 +152,13 @@ class ParticleWorlds:
         for axis in range(2):
             state.pos[axis][:, worlds] = -self._spread + 2 * self._spread * places[:, axis]
         state.vel[:, :, worlds] = 0.0
-        self.words[:, :, worlds] = 0.0
+        state.words[:, :, worlds] = 0.0
 
     def move(self, push: F64) -> None:
         """One time step, in which agents push (2, A, E) in units of their own force; immovable ones push 0."""
         state, moved = self.state, self._steps
         force = push * self._accel
-        if self.pairs:
+        if self.scenario.pairs:
             self._collide(force)
         np.multiply(state.vel, _DT, out=moved)
         state.pos[:, : self._agents] += moved
@@ -167,7 +173,7 @@ class ParticleWorlds:
         np.subtract(state.pos[:, None], state.pos[:, : self._agents, None], out=state.rel)
         np.multiply(state.rel[0], state.rel[0], out=self.square)
         self.square += state.rel[1] * state.rel[1]
-        if self.pairs:
+        if self.scenario.pairs:
             np.take(
                 self.square.reshape(-1, self.num_envs), self._pair_rows, axis=0, out=self.gap, mode="clip"
             )
@@ -183,7 +189,7 @@ class ParticleWorlds:
         pushed *= _CONTACT_FORCE
         pushed /= self.gap
         pushed *= depth
-        for pair, (i, j) in enumerate(self.pairs):
+        for pair, (i, j) in enumerate(self.scenario.pairs):
             force[:, i] -= pushed[:, pair]
             if j < self._agents:
                 force[:, j] += pushed[:, pair]
@@ -200,7 +206,7 @@ class ParticleWorlds:
     def _views(self, block: NDArray) -> Views:
         """The parts of a block (rows, ...)."""
         a, m = self._agents, self._bodies
-        shapes = ((2, a), (2, m), (2, a, m), (1,), (self.scenario.own_rows,))
+        shapes = ((2, a), (2, m), (2, a, m), (a, self.scenario.words), (self.scenario.own_rows,))
         ends = np.cumsum([np.prod(shape, dtype=int) for shape in shapes])
         parts = np.split(block, ends[:-1])
         return Views(

@@ -18,6 +18,19 @@ SETTINGS = [
     ("simple_spread", {"N": 5, "local_ratio": 0.3, "max_cycles": 7}),
     ("simple_spread", {"N": 2, "local_ratio": 1.0}),
     ("simple_spread", {"N": 1, "terminate_on_success": True}),
+    ("simple_tag", {}),
+    ("simple_tag", {"continuous_actions": True, "num_obstacles": 0}),
+    ("simple_tag", {"num_good": 2, "num_adversaries": 4, "num_obstacles": 3, "max_cycles": 20}),
+    ("simple_tag", {"terminate_on_success": True, "max_cycles": 15}),
+    ("simple_adversary", {}),
+    ("simple_adversary", {"N": 4, "continuous_actions": True}),
+    ("simple_adversary", {"N": 1, "max_cycles": 3}),
+    ("simple_push", {}),
+    ("simple_push", {"continuous_actions": True, "max_cycles": 10}),
+    ("simple_reference", {}),
+    ("simple_reference", {"continuous_actions": True, "local_ratio": 0.1, "max_cycles": 10}),
+    ("simple_speaker_listener", {}),
+    ("simple_speaker_listener", {"continuous_actions": True, "max_cycles": 10}),
 ]
 LABELS = [f"{name} {kwargs}" for name, kwargs in SETTINGS]
 WORLDS = 9
@@ -59,20 +72,38 @@ def test_a_twin_plays_exactly_the_episodes_of_mpe2(name, kwargs):
     assert plain(serial.close()) == plain(twin.close())
 
 
-def test_bodies_that_touch_push_each_other_as_in_mpe2():
-    """Agents in a heap: all contacts at once, where the order of float sums shows."""
-    serial, twin = both("simple_spread", {"N": 5, "max_cycles": 60}, num_envs=3)
+def run(places, inwards):
+    """Moves (agents, E) that bring each agent along its longer axis to the origin, or away from it."""
+    x, y = places if inwards else -places
+    return np.where(np.abs(y) > np.abs(x), np.where(y > 0, 3, 4), np.where(x > 0, 1, 2))
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs"),
+    [
+        ("simple_spread", {"N": 5}),
+        ("simple_tag", {"num_good": 2}),
+        ("simple_push", {}),
+    ],
+)
+def test_a_crowd_and_a_flight_are_those_of_mpe2(name, kwargs):
+    """All contacts at once, where the order of float sums shows, then far out, where prey pays for it."""
+    serial, twin = both(name, {**kwargs, "max_cycles": 60}, num_envs=4)
     serial.reset(0), twin.reset(0)
-    touched = 0
-    for _ in range(59):
-        # Everyone runs to the origin.
-        places = twin.worlds.state.pos[:, :5]
-        axis = np.abs(places[1]) > np.abs(places[0])
-        left, down = places[0] > 0, places[1] > 0
-        heading = np.where(axis, np.where(down, 3, 4), np.where(left, 1, 2)).T
-        assert_same(serial.step({"agent": heading}), twin.step({"agent": heading}))
+    agents, touched, rewards = len(twin.scenario.agents), 0, []
+    rows = {agent.name: row for row, agent in enumerate(twin.scenario.agents)}
+    for t in range(59):
+        moves = run(twin.worlds.state.pos[:, :agents], inwards=t < 30)
+        actions = {
+            group.name: moves[[rows[agent] for agent in group.agents]].T.copy() for group in twin.groups
+        }
+        assert_same(serial.step(actions), step := twin.step(actions))
         touched += int((twin.worlds.gap < twin.worlds.touching).sum())
-    assert touched > 100
+        rewards += [group.rewards.min() for group in step.groups.values()]
+    assert touched > 3
+    assert np.abs(twin.worlds.state.pos).max() > 1.5
+    if name == "simple_tag":
+        assert min(rewards) < -15
 
 
 @pytest.mark.parametrize("num_envs", [1, 30])
