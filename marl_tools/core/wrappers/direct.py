@@ -20,7 +20,8 @@ from pettingzoo.utils.wrappers import AssertOutOfBoundsWrapper, ClipOutOfBoundsW
 
 from marl_tools.core.types import AgentID
 from marl_tools.core.wrappers.base import env_layers
-from marl_tools.core.wrappers.particle_world import quick_scenario, set_actions, step_world
+from marl_tools.core.wrappers.particle_world import set_actions, step_world
+from marl_tools.core.wrappers.quick_scenario import quick_scenario
 
 VERIFIED = {"pettingzoo": ("1.27.0",), "mpe2": ("1.1.1",)}
 """The releases whose code was read and compared, step by step, with what is done here instead."""

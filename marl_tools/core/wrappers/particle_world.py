@@ -7,9 +7,7 @@ need not be, stays NumPy's. Whatever is out of the ordinary is left to mpe2's ow
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
-from math import copysign, sqrt
-from types import FunctionType, ModuleType
+from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -126,47 +124,3 @@ def _integrate(world: Any, agent: Any, place: Vector, force: Sequence[float]) ->
         if speed > agent.max_speed:
             vx, vy = vx / speed * agent.max_speed, vy / speed * agent.max_speed
     return moved, (vx, vy)
-
-
-def quick_scenario(scenario: Any) -> Any:
-    """A second face of ``scenario``, sharing its state, whose own functions add up pairs without NumPy's overhead.
-
-    Half of an mpe2 reward is spent in ``np.sum`` of two numbers.
-    """
-    quick = object.__new__(_quick_class(type(scenario)))
-    quick.__dict__ = scenario.__dict__
-    return quick
-
-
-@cache
-def _quick_class(scenario_class: type) -> type:
-    numpy = ModuleType("numpy")
-    vars(numpy).update(vars(np), sum=_sum)
-    functions = {
-        name: member
-        for parent in reversed(scenario_class.__mro__)
-        for name, member in vars(parent).items()
-        if isinstance(member, FunctionType) and member.__globals__.get("np") is np
-    }
-    members: dict[str, Any] = {
-        name: FunctionType(
-            function.__code__,
-            {**function.__globals__, "np": numpy},
-            name,
-            function.__defaults__,
-            function.__closure__,
-        )
-        for name, function in functions.items()
-    }
-    return type(scenario_class.__name__, (scenario_class,), {"__module__": __name__, **members})
-
-
-def _sum(array: Any, *args: Any, **kwargs: Any) -> Any:
-    """``np.sum``, quicker for two float64."""
-    if type(array) is np.ndarray and array.shape == (2,) and array.dtype is _FLOAT and not (args or kwargs):
-        first, second = array.tolist()
-        total = first + second
-        # The sign of a sum of two -0.0 depends on what NumPy starts from.
-        if total or copysign(1, total) > 0:
-            return np.float64(total)
-    return np.sum(array, *args, **kwargs)

@@ -11,10 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from mpe2._mpe_utils.core import Agent, Landmark, World
 from mpe2.simple_reference import simple_reference
-from mpe2.simple_spread import simple_spread
 
-from marl_tools.core.wrappers import particle_world
-from marl_tools.core.wrappers.particle_world import quick_scenario, set_actions, step_world
+from marl_tools.core.wrappers.particle_world import set_actions, step_world
 
 # Few values, so that bodies share a place, touch at the very rim, stand still or have a signed zero.
 coordinates = st.one_of(
@@ -175,29 +173,3 @@ def check_actions(env: Any, actions: list[Any], accel: float | None) -> None:
         for name in ("u", "c"):
             expected, got = getattr(agent.action, name), getattr(same.action, name)
             assert (expected.dtype, expected.tobytes()) == (got.dtype, got.tobytes())
-
-
-@given(st.floats(), st.floats())
-@example(-0.0, -0.0)
-def test_a_sum_of_two_is_numpys(first: float, second: float):
-    pair = np.array([first, second])
-    with np.errstate(all="ignore"):
-        expected, got = np.sum(pair), particle_world._sum(pair)
-    assert type(got) is type(expected)
-    assert np.isnan(got) if np.isnan(expected) else got.tobytes() == expected.tobytes()
-
-
-@pytest.mark.parametrize("value", [[1, 2], np.arange(4.0).reshape(2, 2), np.array([1, 2]), np.float64(2)])
-def test_any_other_sum_is_left_to_numpy(value: Any):
-    assert np.array_equal(particle_world._sum(value), np.sum(value))
-    assert np.array_equal(particle_world._sum(np.ones((2, 2)), axis=0), [2.0, 2.0])
-
-
-def test_a_quick_scenario_shares_its_state_and_leaves_the_first_alone():
-    scenario = simple_spread.Scenario()
-    quick = quick_scenario(scenario)
-    assert isinstance(quick, simple_spread.Scenario)
-    assert type(quick).observation is not simple_spread.Scenario.observation
-    scenario.terminate_on_success = True
-    assert quick.terminate_on_success
-    assert simple_spread.np is np
