@@ -6,6 +6,7 @@ All three use one flat set of names, those of the fields below and of the traine
 from __future__ import annotations
 
 import dataclasses
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -66,6 +67,12 @@ class RunConfig:
         num_runs: how many runs, with seeds seed, seed + 1, ...
         out: the run folder; None: runs/<env>-s<seed>.
         checkpoint_every: updates between two checkpoints.
+        ma_window: training episodes in the moving average of the mean return over agents, which decides on the best
+            checkpoint.
+        stop_at: stop when that average, over a full window, is at least this; None: play all timesteps.
+        eval_every: updates between two evaluations without exploration, on envs of their own; 0: none. Where there are
+            any, their mean return decides on the best checkpoint and on ``stop_at``.
+        eval_episodes: episodes of each of them.
         video_every: updates between two evaluation clips while training; 0: none.
         video_episodes: episodes to film at the end.
         final_policy_eval_episodes: evaluation episodes, of random play before and of the team after; 0: none.
@@ -96,6 +103,10 @@ class RunConfig:
     num_runs: int = 1
     out: Path | None = None
     checkpoint_every: int = 20
+    ma_window: int = 100
+    stop_at: float | None = None
+    eval_every: int = 0
+    eval_episodes: int = 10
     video_every: int = 0
     video_episodes: int = 1
     final_policy_eval_episodes: int = 10
@@ -113,16 +124,28 @@ class RunConfig:
     safety: SafetySettings = field(default_factory=SafetySettings)
 
     def __post_init__(self) -> None:
-        for name in ("timesteps", "num_envs", "num_runs", "checkpoint_every", "threads"):
+        positive = (
+            "timesteps",
+            "num_envs",
+            "num_runs",
+            "checkpoint_every",
+            "ma_window",
+            "eval_episodes",
+            "threads",
+        )
+        for name in positive:
             at_least(1)(name, getattr(self, name))
         for name in (
             "seed",
+            "eval_every",
             "video_every",
             "video_episodes",
             "final_policy_eval_episodes",
             "final_policy_eval_seed_offset",
         ):
             at_least(0)(name, getattr(self, name))
+        if self.stop_at is not None and math.isnan(self.stop_at):
+            raise ConfigError("stop_at=nan: give a mean return, or leave it out to play all timesteps")
         between(0, 1)("final_policy_eval_confidence", self.final_policy_eval_confidence)
         increasing("final_policy_eval_horizons", self.final_policy_eval_horizons)
         find_task(self.env)
@@ -145,6 +168,11 @@ class RunConfig:
     def eval_seed(self) -> int:
         """Env and policy seed of the first evaluation episode."""
         return self.seed + self.final_policy_eval_seed_offset
+
+    @property
+    def learning_eval_seed(self) -> int:
+        """The same of the evaluations on the way: what they choose must not be tested on the seeds that chose it."""
+        return self.eval_seed + 2 * self.final_policy_eval_seed_offset
 
     def factory(self) -> EnvFactory:
         """What builds one copy of the env with all its wrappers.

@@ -71,9 +71,18 @@ def claim_folder(config: RunConfig, folder: Path) -> Path:
             raise ConfigError(f"cannot make the run folder {folder}: {error.strerror}") from error
 
 
-def checkpoint_path(folder: Path) -> Path:
-    """Where a run keeps its latest checkpoint."""
-    return folder / "checkpoints" / "latest.safetensors"
+def check_unfinished(config: RunConfig, folder: Path, frames: int, *, solved: bool) -> None:
+    """Refuse to go on with a run that has come to its end at ``frames``.
+
+    Raises:
+        ConfigError: says what would make it go on.
+    """
+    if not (folder / "done.json").exists():
+        return
+    if solved:
+        raise ConfigError(f"{folder} is solved at {frames} env steps: give a higher --stop-at to go on")
+    if frames >= config.timesteps:
+        raise ConfigError(f"{folder} is complete at {frames} env steps: give more --timesteps to go on")
 
 
 def fresh_folder(config: RunConfig) -> Path:

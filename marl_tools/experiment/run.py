@@ -4,39 +4,43 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
-import shlex
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from marl_tools.core import wandb
-from marl_tools.core.errors import ConfigError, NonFiniteError
+from marl_tools.core.errors import ConfigError, CorruptFileError, NonFiniteError
 from marl_tools.core.history import History
-from marl_tools.core.io import JsonLines, read_jsonl, save_to_file
+from marl_tools.core.io import save_to_file
 from marl_tools.core.logging import log
-from marl_tools.core.types import EpisodeLog, VectorEnv
-from marl_tools.experiment.config import RunConfig, check_trust, names_code
-from marl_tools.experiment.film import film_episodes
+from marl_tools.core.types import EpisodeLog
+from marl_tools.experiment.assemble import make_trainer
+from marl_tools.experiment.config import RunConfig, check_trust
+from marl_tools.experiment.evaluations import Evaluations
 from marl_tools.experiment.folder import (
-    checkpoint_path,
+    check_unfinished,
     claim_folder,
     fresh_folder,
     load_config,
     write_settings,
 )
+from marl_tools.experiment.lock import RunLock
 from marl_tools.experiment.native import make_envs
 from marl_tools.experiment.progress import Progress
-from marl_tools.experiment.safety import make_constraint, make_shield, warn_if_patience_is_short
-from marl_tools.experiment.stopping import Interrupted, terminate_like_ctrl_c
-from marl_tools.experiment.team import certify_run, evaluate_run, load_team
-from marl_tools.training.checkpoint import load_checkpoint, save_checkpoint
-from marl_tools.training.evaluate import Evaluation, Policy
+from marl_tools.experiment.records import EPISODES, RunRecords, read_episodes, rewind
+from marl_tools.experiment.safepoint import SafePoint
+from marl_tools.experiment.stopping import ERROR_FILE, Interrupted, saved_at_a_stop
+from marl_tools.experiment.team import certify_run, load_team
+from marl_tools.training.best import BestCheckpoint
+from marl_tools.training.checkpoint_folder import CheckpointFolder, Loaded
+from marl_tools.training.evaluate import Evaluation
 from marl_tools.training.ippo import IPPO
 from marl_tools.training.policy import RandomPolicy, load_policy
 from marl_tools.training.shielded_policy import calibrate
-from marl_tools.training.shielding import ShieldedTeam
+
+__all__ = ["Interrupted", "RunResult", "resume", "train"]
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,7 @@ def train(config: RunConfig) -> list[RunResult]:
     Raises:
         ConfigError: a run folder that is not empty, or settings that the env cannot have.
         NonFiniteError: NaN in an observation, a reward or a loss; the state before it was saved.
+        DiskFullError: no room for logs or checkpoints; the run can be resumed once there is some.
         Interrupted: Ctrl-C or SIGTERM, after the state was saved.
 
     What an env raises passes through, after the state was saved, with a note of how to go on.
@@ -66,22 +71,33 @@ def train(config: RunConfig) -> list[RunResult]:
     return [_Run(run, folder).train() for run, folder in zip(runs, folders, strict=True)]
 
 
-def resume(folder: Path, *, timesteps: int | None = None, trusted: bool = False) -> RunResult:
+def resume(
+    folder: Path, *, timesteps: int | None = None, stop_at: float | None = None, trusted: bool = False
+) -> RunResult:
     """Go on with an unfinished run from its latest checkpoint, or with a finished one up to more ``timesteps``.
 
-    Networks, optimisers, normalisers, random states, moving averages and the clock continue; open episodes start afresh.
+    What comes then is what would have come without the stop, to the bit: networks, optimisers, schedules, multipliers,
+    models and shield, normalisers, random states, moving averages, the clock and the best so far go on, and open episodes are
+    rebuilt. Log lines later than the checkpoint are set aside (`rewind`). A run that has no checkpoint yet begins anew.
+
+    Args:
+        folder: of the run.
+        timesteps: a new total; None: the run's own.
+        stop_at: a new return to stop at; None: the run's own.
+        trusted: whether code that the folder names may be imported.
 
     Raises:
-        ConfigError: the folder is no run, or is finished already.
+        ConfigError: the folder is no run, is finished already, or is in use by another process.
+        CorruptFileError: its checkpoints or logs are damaged.
+        Others as `train`.
     """
     config = dataclasses.replace(load_config(folder), out=folder)
     check_trust(config, trusted)
     if timesteps is not None:
         config = dataclasses.replace(config, timesteps=timesteps)
-    checkpoint = checkpoint_path(folder)
-    if not checkpoint.exists():
-        raise ConfigError(f"{folder} has no checkpoint yet: delete the folder and train anew")
-    return _Run(config, folder).train(load_checkpoint(checkpoint))
+    if stop_at is not None:
+        config = dataclasses.replace(config, stop_at=stop_at)
+    return _Run(config, folder).train(resumed=True)
 
 
 class _Run:
@@ -92,145 +108,144 @@ class _Run:
             config = dataclasses.replace(config, wandb_id=secrets.token_hex(4))
         self.config, self.folder = config, folder
         self.factory = config.factory()
-        self.history = History()
-        self.shield: ShieldedTeam | None = None
-        self.tracker: wandb.Run | None = None
+        self.history = History(max(1000, config.ma_window))
+        self.best = (
+            BestCheckpoint(config.eval_episodes, config.stop_at)
+            if config.eval_every
+            else BestCheckpoint(config.ma_window, config.stop_at)
+        )
 
-    def train(self, checkpoint: tuple[dict[str, Any], dict[str, Any]] | None = None) -> RunResult:
-        """From the first update, or the one after ``checkpoint``, to ``done.json``."""
+    def train(self, *, resumed: bool = False) -> RunResult:
+        """From the first update, or from where the folder's latest checkpoint stands, to ``done.json``."""
         import torch
 
         config = self.config
         torch.set_num_threads(config.threads)
-        envs = make_envs(self.factory, config.num_envs, native=config.native)
-        try:
-            agents = tuple(agent for group in envs.groups for agent in group.agents)
-            config.check_team(agents)
-            self.shield = self._make_shield(envs)
-            trainer = IPPO(
-                envs,
-                config.ippo,
-                seed=config.seed,
-                total_frames=config.timesteps,
-                constraint=make_constraint(config.safety, agents),
-                shield=self.shield,
+        with ExitStack() as stack:
+            if resumed:
+                # First of all: another process may be writing what is read below.
+                stack.enter_context(RunLock(self.folder))
+            envs = make_envs(self.factory, config.num_envs, native=config.native)
+            stack.callback(envs.close)
+            trainer, self.shield = make_trainer(config, self.factory, envs)
+            begun = self._go_on(trainer) if resumed else False
+            if not resumed:
+                self.folder = claim_folder(config, self.folder)
+                stack.enter_context(RunLock(self.folder))
+            write_settings(config, self.folder, envs)
+            tracker = wandb.start_run(
+                "ippo", config.seed, config.to_base(), {"wandb_dir": self.folder, "seed_offset": 0}
             )
-            if checkpoint:
-                folder = self.folder
-                done = folder / "done.json"
-                # Without it the run was stopped after its last update: its evaluation and film are missing.
-                if checkpoint[1]["frames"] >= config.timesteps and done.exists():
-                    raise ConfigError(
-                        f"{folder} is complete at {checkpoint[1]['frames']} env steps: give more --timesteps to go on"
-                    )
-                trainer.load(*checkpoint)
-                self._recall()
-                done.unlink(missing_ok=True)
-            else:
-                folder = self.folder = claim_folder(config, self.folder)
-            write_settings(config, folder, envs)
-            self.tracker = wandb.start_run(
-                "ippo", config.seed, config.to_base(), {"wandb_dir": folder, "seed_offset": 0}
-            )
+            evaluations = Evaluations(config, self.folder, tracker)
+            safe = SafePoint(self.folder, self.best)
+            safe.take(trainer, self.history.ma(config.ma_window))
             try:
-                with terminate_like_ctrl_c():
-                    before = None if checkpoint else self._evaluate(RandomPolicy(envs.groups), "random")
-                    self._learn(trainer)
-                    self._calibrate(trainer)
-                    result = self._finish(before)
-            except KeyboardInterrupt:
-                self._save(trainer)
-                wandb.finish(self.tracker, exit_code=1)
-                raise Interrupted(
-                    f"stopped at {envs.frames} of {config.timesteps} env steps; the state is saved. "
-                    f"{self._how_to_go_on()}"
-                ) from None
+                with saved_at_a_stop(config, self.folder, safe):
+                    before = None if begun else evaluations.of(RandomPolicy(envs.groups), "random")
+                    self._learn(trainer, safe, evaluations)
+                    self._calibrate(trainer, safe)
+                    result = self._finish(before, trainer, evaluations)
             except BaseException:
-                wandb.finish(self.tracker, exit_code=1)
+                wandb.finish(tracker, exit_code=1)
                 raise
-            wandb.finish(self.tracker)
+            wandb.finish(tracker)
             return result
-        finally:
-            envs.close()
 
-    def _make_shield(self, envs: VectorEnv) -> ShieldedTeam | None:
-        config = self.config
-        if config.safety.shield == "none":
-            return None
-        env = self.factory()
+    def _go_on(self, trainer: IPPO) -> bool:
+        """Put the run where its latest checkpoint stands; False if there is none, and it has to begin anew."""
+        folder, checkpoints = self.folder, CheckpointFolder(self.folder)
+        loaded = checkpoints.load() if checkpoints.exists() else None
+        frames, updates = self._load(trainer, loaded) if loaded else (0, 0)
+        rewind(folder, frames=frames, updates=updates)
+        with suppress(FileNotFoundError):
+            self.history.extend(read_episodes(folder / EPISODES))
+        for outdated in ("done.json", ERROR_FILE):
+            (folder / outdated).unlink(missing_ok=True)
+        return loaded is not None
+
+    def _load(self, trainer: IPPO, loaded: Loaded) -> tuple[int, int]:
+        """Env steps and updates of a checkpoint, which the trainer and the best so far go on from."""
+        tensors, state = loaded
         try:
-            team = make_shield(
-                config.safety, env, envs.groups, num_envs=config.num_envs, gamma=config.ippo.gamma
-            )
-            assert team is not None
-            warn_if_patience_is_short(config.safety, team)
-            return team
-        finally:
-            env.close()
+            self.best.load(state["best"])
+            check_unfinished(self.config, self.folder, state["frames"], solved=self.best.solved)
+            trainer.load(tensors, state)
+            return trainer.envs.frames, trainer.updates
+        except ConfigError:
+            raise
+        # Checksums tell damage; but a stranger's file may hold anything under the right names.
+        except (KeyError, IndexError, TypeError, AttributeError, ValueError, RuntimeError) as error:
+            raise CorruptFileError(
+                f"the checkpoint in {self.folder} does not hold the state of this run: {error!r}"
+            ) from error
 
-    def _learn(self, trainer: IPPO) -> None:
+    def _learn(self, trainer: IPPO, safe: SafePoint, evaluations: Evaluations) -> None:
         config, envs = self.config, trainer.envs
         with (
-            JsonLines(self.folder / "episodes.jsonl") as episode_lines,
-            JsonLines(self.folder / "updates.jsonl") as update_lines,
+            RunRecords(self.folder) as records,
             Progress(config.task.name, config.timesteps, start=envs.frames) as progress,
         ):
             episodes: list[EpisodeLog] = []
 
             def keep(episode: EpisodeLog) -> None:
                 episode = dataclasses.replace(episode, update=trainer.updates)
-                episode_lines.append(episode.to_json())
+                records.episodes.append(episode.to_json())
                 episodes.append(episode)
                 self.history.add(episode)
 
-            try:
-                while envs.frames < config.timesteps:
-                    started = time.perf_counter()
-                    episodes.clear()
+            while envs.frames < config.timesteps and not self.best.solved:
+                started = time.perf_counter()
+                episodes.clear()
+                try:
                     rollout = trainer.collect(keep)
                     collected = time.perf_counter()
                     figures = trainer.update(rollout)
-                    row = {
-                        "update": trainer.updates - 1,
-                        "frames": envs.frames,
-                        "agent_steps": sum(int(group.valid.sum()) for group in rollout.groups.values()),
-                        "episodes": len(episodes),
-                        "mean_return": self.history.ma(100),
-                        "collect_seconds": collected - started,
-                        "update_seconds": time.perf_counter() - collected,
-                        "groups": figures,
-                        **({"constraint": trainer.constraint.figures()} if trainer.constraint else {}),
-                        **({"shield": self.shield.figures()} if self.shield else {}),
-                    }
-                    update_lines.append(row)
-                    wandb.log_history(self.tracker, episodes, "train")
-                    wandb.log_points(self.tracker, [row], "update", "frames")
-                    progress.update(envs.frames, self.history.ma(100))
-                    if trainer.updates % config.checkpoint_every == 0:
-                        self._save(trainer)
-                    if config.video_every and trainer.updates % config.video_every == 0:
-                        self._save(trainer)
-                        self._film(f"update-{trainer.updates}", episodes=1)
-            except NonFiniteError as error:
-                self._save(trainer)
-                raise NonFiniteError(
-                    f"update {trainer.updates}: {error}. State saved in {self.folder}."
-                ) from error
-            except ConfigError:
-                raise
-            except Exception as error:
-                # An env may raise anything, hours into a run.
-                self._save(trainer)
-                error.add_note(f"State saved at {envs.frames} env steps. {self._how_to_go_on()}")
-                raise
-            self._save(trainer)
+                except NonFiniteError as error:
+                    raise NonFiniteError(f"update {trainer.updates}: {error}") from error
+                row = {
+                    "update": trainer.updates - 1,
+                    "frames": envs.frames,
+                    "agent_steps": sum(int(group.valid.sum()) for group in rollout.groups.values()),
+                    "episodes": len(episodes),
+                    "mean_return": self.history.ma(config.ma_window),
+                    "collect_seconds": collected - started,
+                    "update_seconds": time.perf_counter() - collected,
+                    "groups": figures,
+                    **({"constraint": trainer.constraint.figures()} if trainer.constraint else {}),
+                    **({"shield": self.shield.figures()} if self.shield else {}),
+                }
+                average, is_best = self._judge(trainer, evaluations, records, row)
+                records.updates.append(row)
+                wandb.log_history(evaluations.tracker, episodes, "train")
+                wandb.log_points(evaluations.tracker, [row], "update", "frames")
+                progress.update(envs.frames, row["mean_return"])
+                safe.take(trainer, average, is_best=is_best)
+                film = config.video_every and trainer.updates % config.video_every == 0
+                if film or trainer.updates % config.checkpoint_every == 0:
+                    safe.save()
+                if film:
+                    evaluations.film(f"update-{trainer.updates}", episodes=1)
+        safe.save()
+        if self.best.solved:
+            log(f"solved: return {self.best.average:.2f} after update {self.best.update}", type="train")
 
-    def _recall(self) -> None:
-        """Take the episodes of earlier sittings back in, so that moving averages go on where they were."""
-        with suppress(FileNotFoundError):
-            self.history.extend(map(EpisodeLog.from_json, read_jsonl(self.folder / "episodes.jsonl")))
+    def _judge(
+        self, trainer: IPPO, evaluations: Evaluations, records: RunRecords, row: dict[str, Any]
+    ) -> tuple[float, bool]:
+        """The average that the team after this update is judged by, and whether it is the best so far."""
+        config = self.config
+        if not config.eval_every:
+            count = len(self.history.recent(config.ma_window))
+            return row["mean_return"], self.best.offer(
+                row["mean_return"], episodes=count, update=trainer.updates
+            )
+        if trainer.updates % config.eval_every:
+            return self.history.ma(config.eval_episodes, split="eval"), False
+        self.history.extend(evaluations.on_the_way(trainer, self.shield, records.episodes))
+        average = row["eval_return"] = self.history.ma(config.eval_episodes, split="eval")
+        return average, self.best.offer(average, episodes=config.eval_episodes, update=trainer.updates)
 
-    def _calibrate(self, trainer: IPPO) -> None:
+    def _calibrate(self, trainer: IPPO, safe: SafePoint) -> None:
         """Fill the floors under the others' behaviour while everything holds still, and keep them with the run."""
         episodes = self.config.safety.shield_calibrate
         if not (self.shield and episodes):
@@ -243,53 +258,22 @@ class _Run:
             calibrate(env, load_policy(self.folder), self.shield, episodes=episodes, seed=seed)
         finally:
             env.close()
-        self._save(trainer)
+        safe.take(trainer, self.history.ma(self.config.ma_window))
+        safe.save()
 
-    def _finish(self, before: Evaluation | None) -> RunResult:
-        policy = load_team(self.folder, self.config)
-        after, certificate = self._evaluate(policy, "trained"), None
-        if after and (certificate := certify_run(self.config, after, policy)):
-            save_to_file(certificate, self.folder, "certificate.json")
-        if self.config.video_episodes:
-            self._film("final", episodes=self.config.video_episodes)
-        save_to_file({"timesteps": self.config.timesteps, "finished": time.time()}, self.folder, "done.json")
-        return RunResult(self.folder, before, after, certificate)
-
-    def _evaluate(self, policy: Policy, name: str) -> Evaluation | None:
-        config = self.config
-        if config.final_policy_eval_episodes == 0:
-            return None
-        evaluation = evaluate_run(config, policy, episodes=config.final_policy_eval_episodes)
-        summary = evaluation.summary(config.final_policy_eval_confidence)
-        save_to_file(
-            {"policy": name, "seed": config.eval_seed, **summary}, self.folder, f"evaluation-{name}.json"
-        )
-        wandb.log_history(self.tracker, evaluation.episodes, f"eval/{name}")
-        return evaluation
-
-    def _film(self, name: str, *, episodes: int) -> None:
-        """Films are for looking at: one that fails is reported and the run goes on."""
-
-        def saved(path: Path, episode: EpisodeLog) -> None:
-            wandb.log_video(self.tracker, path, f"video/{name}", episode.t_end)
-
-        try:
-            film_episodes(
-                self.factory,
-                load_team(self.folder, self.config),
-                self.folder / "videos",
-                episodes=episodes,
-                seed=self.config.eval_seed,
-                name=name,
-                on_saved=saved,
-            )
-        # Not only our own errors: a renderer without a screen or a driver raises anything.
-        except Exception as error:
-            log(f"no film: {error!r}", type="video", priority="WARNING")
-
-    def _how_to_go_on(self) -> str:
-        trust = " --trust" if names_code(self.config) else ""
-        return f"Go on with: marl-tools train --resume {shlex.quote(str(self.folder))}{trust}"
-
-    def _save(self, trainer: IPPO) -> None:
-        save_checkpoint(checkpoint_path(self.folder), *trainer.state())
+    def _finish(self, before: Evaluation | None, trainer: IPPO, evaluations: Evaluations) -> RunResult:
+        config, folder = self.config, self.folder
+        policy = load_team(folder, config)
+        after, certificate = evaluations.of(policy, "trained"), None
+        if after and (certificate := certify_run(config, after, policy)):
+            save_to_file(certificate, folder, "certificate.json")
+        if config.video_episodes:
+            evaluations.film("final", episodes=config.video_episodes)
+        done = {
+            "state": "solved" if self.best.solved else "done",
+            "timesteps": config.timesteps,
+            "frames": trainer.envs.frames,
+            "finished": time.time(),
+        }
+        save_to_file(done, folder, "done.json")
+        return RunResult(folder, before, after, certificate)

@@ -2,49 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from marl_tools.core.errors import ConfigError
 from marl_tools.core.types import EpisodeLog
-from marl_tools.core.wrappers import infer_episode_cap
+from marl_tools.core.wrappers import EpisodeRecorder, infer_episode_cap
 from marl_tools.experiment.config import RunConfig
-from marl_tools.experiment.folder import checkpoint_path
 from marl_tools.experiment.safety import make_shield
-from marl_tools.training.checkpoint import load_checkpoint
+from marl_tools.training.checkpoint_folder import CheckpointFolder
 from marl_tools.training.claims import certify_evaluation
 from marl_tools.training.evaluate import Evaluation, Policy, evaluate
-from marl_tools.training.policy import load_policy
+from marl_tools.training.policy import TeamPolicy, group_to_json, team_policy
 from marl_tools.training.shielded_policy import ShieldedPolicy
+from marl_tools.vector.serial import env_groups
 
 
-def load_team(folder: Path, config: RunConfig, *, deterministic: bool = False) -> Policy:
+def load_team(
+    folder: Path, config: RunConfig, *, checkpoint: str = "latest", deterministic: bool = False
+) -> Policy:
     """The frozen team of a run: a `TeamPolicy`, or a `ShieldedPolicy` where the run has a shield.
 
-    The env is made once, for its keys and its cap. ``deterministic`` play forgets the floors that were calibrated.
+    The env is made once, for its spaces, keys and cap. ``deterministic`` play forgets the floors that were calibrated.
 
     Raises:
-        FileNotFoundError: the run has no checkpoint yet.
-        ConfigError: the shield's models are of another env.
+        FileNotFoundError: the run has no such checkpoint yet.
+        CorruptFileError: the checkpoint is damaged.
+        ConfigError: the checkpoint is of another env or another version of this package, or the shield's models are.
     """
-    path = checkpoint_path(folder)
-    policy = load_policy(path, deterministic=deterministic)
-    if config.safety.shield == "none":
-        return policy
+    tensors, state = CheckpointFolder(folder).load(checkpoint)
+    policy = team_policy(tensors, state, where=folder, deterministic=deterministic)
     env = config.factory()()
     try:
+        _check_env(folder, state, policy, env)
         team = make_shield(
             config.safety, env, policy.groups, num_envs=config.num_envs, gamma=config.ippo.gamma
         )
     finally:
         env.close()
-    assert team is not None
-    tensors, _ = load_checkpoint(path)
+    if team is None:
+        return policy
+    if "shield" not in tensors:
+        raise ConfigError(f"{folder}: its checkpoint has no shield, but its config.json asks for one")
     team.load(tensors["shield"].numpy())
     if deterministic:
         # The floors were counted while actions were sampled: of the policy's favourites they say nothing.
         team.policies_changed()
     return ShieldedPolicy(policy, team)
+
+
+def _check_env(folder: Path, state: Mapping[str, Any], policy: TeamPolicy, env: EpisodeRecorder) -> None:
+    """Refuse a team that was trained elsewhere: its agents may even have the right names."""
+    if state.get("env_name") != env.env_name:
+        raise ConfigError(
+            f"the checkpoint in {folder} is of a team for {state.get('env_name')}, but its config.json names "
+            f"{env.env_name}: put back the files that belong together"
+        )
+    trained, here = (
+        [group_to_json(group) for group in groups] for groups in (policy.groups, env_groups(env))
+    )
+    if trained != here:
+        raise ConfigError(
+            f"the checkpoint in {folder} is of a team for {env.env_name} with other agents or spaces: {_brief(trained)}; "
+            f"this one has {_brief(here)}. Use the env settings that it was trained with (env_kwargs, n_agents, preprocess)."
+        )
+
+
+def _brief(groups: Sequence[Mapping[str, Any]]) -> str:
+    return "; ".join(
+        f"{', '.join(group['agents'])} with {group['observation_space']} and {group['action_space']}"
+        for group in groups
+    )
 
 
 def evaluate_run(

@@ -18,6 +18,7 @@ from marl_tools.core.spaces import AgentGroup, AgentSpaces
 from marl_tools.core.types import AgentID
 from marl_tools.models.networks import ActorCritic, NetworkConfig
 from marl_tools.training.checkpoint import load_checkpoint
+from marl_tools.training.checkpoint_folder import CheckpointFolder
 
 
 class TeamPolicy:
@@ -147,9 +148,25 @@ def load_policy(
         CorruptFileError: the checkpoint is damaged.
     """
     path = Path(run)
-    if path.suffix != ".safetensors":
-        path = path / "checkpoints" / f"{checkpoint}.safetensors"
-    tensors, state = load_checkpoint(path)
+    loaded = (
+        load_checkpoint(path) if path.suffix == ".safetensors" else CheckpointFolder(path).load(checkpoint)
+    )
+    return team_policy(*loaded, where=path, deterministic=deterministic, seed=seed)
+
+
+def team_policy(
+    tensors: Mapping[str, torch.Tensor],
+    state: Mapping[str, Any],
+    *,
+    where: Path,
+    deterministic: bool = False,
+    seed: int = 0,
+) -> TeamPolicy:
+    """The team in a loaded checkpoint; ``where`` it came from is for the error.
+
+    Raises:
+        CorruptFileError: it does not hold a team.
+    """
     try:
         network_config = NetworkConfig(**{**state["network"], "hidden": tuple(state["network"]["hidden"])})
         groups = tuple(group_from_json(row) for row in state["groups"])
@@ -165,8 +182,8 @@ def load_policy(
             )
             network.load_state_dict(strip_prefix(tensors, f"{group.name}/network/"))
             networks[group.name] = network.eval()
-    except (KeyError, TypeError, RuntimeError, AttributeError) as error:
-        raise CorruptFileError(f"{path} does not hold a team: {error}") from error
+    except (KeyError, IndexError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+        raise CorruptFileError(f"the checkpoint at {where} does not hold a team: {error!r}") from error
     return TeamPolicy(groups, networks, deterministic=deterministic, seed=seed)
 
 

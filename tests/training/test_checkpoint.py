@@ -5,10 +5,12 @@ import os
 import pickle
 import struct
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
 
+from marl_tools import __version__
 from marl_tools.core import durable
 from marl_tools.core.errors import ConfigError, CorruptFileError
 from marl_tools.training.checkpoint import SCHEMA, load_checkpoint, save_checkpoint
@@ -32,7 +34,9 @@ STATE = {
 
 @pytest.fixture
 def path(tmp_path):
-    return save_checkpoint(tmp_path / "checkpoints" / "latest.safetensors", TENSORS, STATE)
+    file = tmp_path / "checkpoints" / "latest.safetensors"
+    save_checkpoint(file, TENSORS, STATE)
+    return file
 
 
 def test_what_is_loaded_is_what_was_saved_and_is_no_view_of_it(path):
@@ -41,15 +45,29 @@ def test_what_is_loaded_is_what_was_saved_and_is_no_view_of_it(path):
     for name, tensor in TENSORS.items():
         assert tensors[name].dtype == tensor.dtype
         assert torch.equal(tensors[name], tensor)
-    assert state == {"schema": SCHEMA, **STATE}
+    assert state == {"schema": SCHEMA, "version": __version__, **STATE}
     tensors["a/weight"].zero_()
     assert torch.equal(load_checkpoint(path)[0]["a/weight"], TENSORS["a/weight"])
 
 
 def test_tensors_that_share_memory_are_saved_each(tmp_path):
     base = torch.arange(4.0)
-    path = save_checkpoint(tmp_path / "x.safetensors", {"all": base, "half": base[:2]}, {})
-    assert load_checkpoint(path)[0]["half"].tolist() == [0.0, 1.0]
+    save_checkpoint(tmp_path / "x.safetensors", {"all": base, "half": base[:2]}, {})
+    assert load_checkpoint(tmp_path / "x.safetensors")[0]["half"].tolist() == [0.0, 1.0]
+
+
+def test_arrays_may_lie_anywhere_in_the_state(tmp_path):
+    actions = np.arange(6).reshape(2, 3)
+    state = {
+        "copies": [{"actions": {"agent": actions.T}}, {"actions": {"agent": np.zeros((0, 3))}}],
+        "done": np.array(True),
+    }
+    save_checkpoint(tmp_path / "x.safetensors", TENSORS, state)
+    tensors, loaded = load_checkpoint(tmp_path / "x.safetensors")
+    assert tensors.keys() == TENSORS.keys()
+    assert np.array_equal(loaded["copies"][0]["actions"]["agent"], actions.T)
+    assert loaded["copies"][1]["actions"]["agent"].shape == (0, 3)
+    assert loaded["done"].dtype == bool
 
 
 def test_saving_again_replaces_the_file_and_leaves_nothing_beside_it(path):
@@ -91,6 +109,11 @@ DAMAGE = {
     "a state that is no JSON": lambda path: wrong_header(path, marl_tools="{"),
     "a state that is no mapping": lambda path: wrong_header(path, marl_tools="[1]"),
     "a state without schema": lambda path: wrong_header(path, marl_tools="{}"),
+    "a schema that is no number": lambda path: wrong_header(path, marl_tools='{"schema": "2"}'),
+    "no checksum": lambda path: wrong_header(path, marl_tools=f'{{"schema": {SCHEMA}}}'),
+    "another checksum": lambda path: wrong_header(
+        path, marl_tools=f'{{"schema": {SCHEMA}}}', sha256="0" * 64
+    ),
     "a state nested without end": lambda path: wrong_header(path, marl_tools="[" * 100_000),
 }
 
@@ -106,11 +129,24 @@ def test_a_damaged_file_is_refused_by_name_and_left_as_it_was(path, damage):
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("schema", [SCHEMA + 1, "2"])
-def test_a_file_of_a_later_version_says_so(path, schema):
-    wrong_header(path, marl_tools=json.dumps({"schema": schema}))
-    with pytest.raises(ConfigError, match="Upgrade marl-tools"):
+@pytest.mark.parametrize(
+    ("schema", "remedy"),
+    [(SCHEMA + 1, "upgrade marl-tools"), (SCHEMA - 1, "use marl-tools 77.0, or train anew")],
+)
+def test_a_file_of_another_version_is_refused_with_both_versions(path, schema, remedy):
+    wrong_header(path, marl_tools=json.dumps({"schema": schema, "version": "77.0"}))
+    both = rf"has checkpoint format {schema}, written by marl-tools 77\.0; this is marl-tools {__version__}, .* {SCHEMA}: "
+    with pytest.raises(ConfigError, match=both + remedy):
         load_checkpoint(path)
+
+
+def test_every_byte_of_a_file_counts(path):
+    """A bit that turned over on the disk, in the weights or in the state, is found."""
+    whole = path.read_bytes()
+    for place in [*range(0, len(whole), 7), len(whole) - 1]:
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises((CorruptFileError, ConfigError)):
+            load_checkpoint(path)
 
 
 def test_no_pickle_is_executed(path):

@@ -1,0 +1,43 @@
+"""The trainer of a run, with the constraint and the shield that its settings ask for."""
+
+from __future__ import annotations
+
+from marl_tools.core.factory import EnvFactory
+from marl_tools.core.types import VectorEnv
+from marl_tools.experiment.config import RunConfig
+from marl_tools.experiment.safety import make_constraint, make_shield, warn_if_patience_is_short
+from marl_tools.training.ippo import IPPO
+from marl_tools.training.shielding import ShieldedTeam
+
+
+def make_trainer(config: RunConfig, factory: EnvFactory, envs: VectorEnv) -> tuple[IPPO, ShieldedTeam | None]:
+    """The trainer, and the shield in it if there is one.
+
+    Raises:
+        ConfigError: settings that the env cannot have.
+    """
+    agents = tuple(agent for group in envs.groups for agent in group.agents)
+    config.check_team(agents)
+    shield = _make_shield(config, factory, envs)
+    trainer = IPPO(
+        envs,
+        config.ippo,
+        seed=config.seed,
+        total_frames=config.timesteps,
+        constraint=make_constraint(config.safety, agents),
+        shield=shield,
+    )
+    return trainer, shield
+
+
+def _make_shield(config: RunConfig, factory: EnvFactory, envs: VectorEnv) -> ShieldedTeam | None:
+    if config.safety.shield == "none":
+        return None
+    env = factory()
+    try:
+        team = make_shield(config.safety, env, envs.groups, num_envs=config.num_envs, gamma=config.ippo.gamma)
+    finally:
+        env.close()
+    assert team is not None
+    warn_if_patience_is_short(config.safety, team)
+    return team

@@ -1,0 +1,84 @@
+"""What a run shows of its team: evaluations before, on the way and after, and films."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from marl_tools.core import wandb
+from marl_tools.core.io import JsonLines, save_to_file
+from marl_tools.core.logging import log
+from marl_tools.core.types import EpisodeLog
+from marl_tools.experiment.config import RunConfig
+from marl_tools.experiment.film import film_episodes
+from marl_tools.experiment.team import evaluate_run, load_team
+from marl_tools.training.evaluate import Evaluation, Policy, evaluate
+from marl_tools.training.ippo import IPPO
+from marl_tools.training.policy import TeamPolicy
+from marl_tools.training.shielded_policy import ShieldedPolicy
+from marl_tools.training.shielding import ShieldedTeam
+
+
+class Evaluations:
+    """Evaluations and films of one run, in its folder and at its tracker; all on envs of their own."""
+
+    def __init__(self, config: RunConfig, folder: Path, tracker: wandb.Run | None) -> None:
+        self.config, self.folder, self.tracker = config, folder, tracker
+        self.factory = config.factory()
+
+    def of(self, policy: Policy, name: str) -> Evaluation | None:
+        """Evaluate a policy, keep the result as ``evaluation-<name>.json``; None if the run wants none."""
+        config = self.config
+        if config.final_policy_eval_episodes == 0:
+            return None
+        log(f"{config.final_policy_eval_episodes} evaluation episodes, {name} policy", type="evaluate")
+        evaluation = evaluate_run(config, policy, episodes=config.final_policy_eval_episodes)
+        summary = evaluation.summary(config.final_policy_eval_confidence)
+        save_to_file(
+            {"policy": name, "seed": config.eval_seed, **summary}, self.folder, f"evaluation-{name}.json"
+        )
+        wandb.log_history(self.tracker, evaluation.episodes, f"eval/{name}")
+        return evaluation
+
+    def on_the_way(self, trainer: IPPO, shield: ShieldedTeam | None, lines: JsonLines) -> list[EpisodeLog]:
+        """The team as it is now without exploration, on the same seeds each time; none of them is used elsewhere.
+
+        The episodes go to ``lines`` with split "eval", at the env step that training has come to.
+        """
+        networks = {name: learner.network for name, learner in trainer.learners.items()}
+        team: Policy = TeamPolicy(trainer.envs.groups, networks, deterministic=True)
+        evaluation = evaluate(
+            self.factory,
+            ShieldedPolicy(team, shield) if shield else team,
+            episodes=self.config.eval_episodes,
+            seed=self.config.learning_eval_seed,
+        )
+        now = trainer.envs.frames
+        episodes = [
+            dataclasses.replace(episode, t_start=now, t_end=now, update=trainer.updates - 1)
+            for episode in evaluation.episodes
+        ]
+        for episode in episodes:
+            lines.append(episode.to_json())
+        wandb.log_history(self.tracker, episodes, "eval/learning")
+        return episodes
+
+    def film(self, name: str, *, episodes: int) -> None:
+        """Film the saved team. Films are for looking at: one that fails is reported and the run goes on."""
+
+        def saved(path: Path, episode: EpisodeLog) -> None:
+            wandb.log_video(self.tracker, path, f"video/{name}", episode.t_end)
+
+        try:
+            film_episodes(
+                self.factory,
+                load_team(self.folder, self.config),
+                self.folder / "videos",
+                episodes=episodes,
+                seed=self.config.eval_seed,
+                name=name,
+                on_saved=saved,
+            )
+        # Not only our own errors: a renderer without a screen or a driver raises anything.
+        except Exception as error:
+            log(f"no film: {error!r}", type="video", priority="WARNING")

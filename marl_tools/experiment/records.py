@@ -1,0 +1,80 @@
+"""``episodes.jsonl`` and ``updates.jsonl`` of a run, and what becomes of their lines when the run goes on from a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from marl_tools.core.durable import set_rows_aside
+from marl_tools.core.errors import CorruptFileError
+from marl_tools.core.io import JsonLines, read_jsonl
+from marl_tools.core.logging import log
+from marl_tools.core.types import EpisodeLog
+
+EPISODES, UPDATES = "episodes.jsonl", "updates.jsonl"
+
+
+class RunRecords:
+    """The two logs of a run, open for appending; a context manager."""
+
+    def __init__(self, folder: Path) -> None:
+        self._stack = ExitStack()
+        self.episodes = self._stack.enter_context(JsonLines(folder / EPISODES))
+        try:
+            self.updates = self._stack.enter_context(JsonLines(folder / UPDATES))
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def __enter__(self) -> RunRecords:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+
+def read_episodes(path: Path) -> Iterator[EpisodeLog]:
+    """The episodes of a log, one by one.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        CorruptFileError: a line is no episode; names the file, the episode's place in it and the field.
+    """
+    for number, row in enumerate(read_jsonl(path), start=1):
+        try:
+            yield EpisodeLog.from_json(row)
+        except CorruptFileError as error:
+            raise CorruptFileError(f"{path}, row {number}: {error}") from error
+
+
+def rewind(folder: Path, *, frames: int, updates: int) -> None:
+    """Leave in the logs what came before a checkpoint; what came later will be played again and is set aside.
+
+    It goes to ``episodes.replayed.jsonl`` and ``updates.replayed.jsonl``, after what an earlier call put there.
+
+    Raises:
+        CorruptFileError: a line is none of such a log; names the file, the row and the field.
+        OSError: there is no room; the logs are as they were.
+    """
+    later: dict[str, Callable[[dict[str, Any]], bool]] = {
+        EPISODES: lambda row: _number(row, "t_end") > frames,
+        UPDATES: lambda row: _number(row, "update") >= updates,
+    }
+    for name, belongs_later in later.items():
+        with suppress(FileNotFoundError):
+            aside = folder / name.replace(".jsonl", ".replayed.jsonl")
+            count = set_rows_aside(folder / name, aside, belongs_later)
+            if count:
+                log(f"{count} later than the checkpoint moved from {name} to {aside.name}", type="resume")
+
+
+def _number(row: dict[str, Any], field: str) -> int:
+    value = row.get(field)
+    if not isinstance(value, int):
+        raise CorruptFileError(f"field {field!r} is {str(value)[:80]!r}, not a whole number")
+    return value
