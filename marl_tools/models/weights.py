@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -17,9 +19,8 @@ class LaneWeights:
 
     def __init__(self, network: ActorCritic) -> None:
         parameters = list(network.parameters())
-        lanes = network.lanes
         self._shapes = [parameter.shape for parameter in parameters]
-        self.matrix = nn.Parameter(torch.cat([p.detach().reshape(lanes, -1) for p in parameters], 1))
+        self.matrix = nn.Parameter(torch.cat([p.detach().reshape(network.lanes, -1) for p in parameters], 1))
         self.gradients = torch.zeros_like(self.matrix)
         self.matrix.grad = self.gradients
         views = zip(parameters, self.split(self.matrix.detach()), self.split(self.gradients), strict=True)
@@ -30,6 +31,15 @@ class LaneWeights:
         """Views of a matrix (L, P), parameter by parameter."""
         sizes = [shape.numel() // len(matrix) for shape in self._shapes]
         return [part.view(shape) for part, shape in zip(matrix.split(sizes, 1), self._shapes, strict=True)]
+
+    def join(self, parts: Sequence[Tensor]) -> Tensor:
+        """Inverse of `split`."""
+        return torch.cat([part.reshape(len(self.matrix), -1) for part in parts], 1)
+
+    @property
+    def count(self) -> int:
+        """How many parameters there are."""
+        return len(self._shapes)
 
     def forget(self) -> None:
         """Set every gradient to 0."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from marl_tools.models.backprop import Passes
 from marl_tools.models.networks import ActorCritic
 from marl_tools.training.rollout import GroupRollout
 
@@ -18,27 +19,74 @@ _CHUNK = 8192
 
 
 class FlatRollout:
-    """A rollout's arrays as tensors over flat rows (T*E*A, ...), sharing its memory."""
+    """A rollout as tensors over flat rows (T*E*A, ...): what the network takes and what it is compared with.
+
+    ``returns`` (T, E, A) are given by critic; they become targets, normalised as the critic's head is.
+    """
 
     def __init__(
         self,
         rollout: GroupRollout,
+        network: ActorCritic,
+        passes: Passes,
         advantages: NDArray[np.float32],
         returns: Mapping[str, NDArray[np.float32]],
     ) -> None:
-        self.shape = rollout.valid.shape
+        self.shape, lanes = rollout.valid.shape, network.lanes
+        agents = self.shape[2]
+        obs = rollout.obs.reshape(-1, *rollout.obs.shape[2:])
+        # Once for all epochs, the statistics hold still meanwhile.
+        inputs = passes.prepare(to_lanes(obs, lanes))
+        self.inputs = (inputs if lanes == 1 else inputs.transpose(0, 1)).flatten(0, 1)
+        self.actions, self.log_probs = _rows(rollout.actions), _rows(rollout.log_probs)
+        self.mask = None if rollout.action_mask is None else _rows(rollout.action_mask)
+        self.advantages = _rows(advantages)
+        self.targets: dict[str, Tensor] = {}
+        for critic, array in returns.items():
+            norm = network.head(critic).norm
+            # Columns are agents; so are lanes, or there is one for all.
+            by_agent = torch.from_numpy(array).view(-1, agents)
+            self.targets[critic] = ((by_agent - norm.mean.T) / norm.std.T).flatten()
 
-        def rows(array: NDArray[Any]) -> Tensor:
-            return torch.from_numpy(array.reshape(-1, *array.shape[3:]))
+    def take(self, index: Tensor, weights: Tensor) -> Minibatch:
+        """The rows with these flat indices (L, B); ``weights`` is 0 for padding."""
 
-        self.obs, self.actions, self.log_probs = (
-            rows(rollout.obs),
-            rows(rollout.actions),
-            rows(rollout.log_probs),
+        def pick(rows: Tensor) -> Tensor:
+            return rows.index_select(0, index.flatten()).view(*index.shape, *rows.shape[1:])
+
+        return Minibatch(
+            rows=index,
+            filling=weights == 0,
+            share=weights / weights.sum(1, keepdim=True).clamp_(min=1),
+            inputs=pick(self.inputs),
+            mask=None if self.mask is None else pick(self.mask),
+            actions=pick(self.actions),
+            log_probs=pick(self.log_probs),
+            advantages=pick(self.advantages),
+            targets={critic: pick(rows) for critic, rows in self.targets.items()},
         )
-        self.mask = None if rollout.action_mask is None else rows(rollout.action_mask)
-        self.advantages = rows(advantages)
-        self.returns = {critic: rows(array) for critic, array in returns.items()}
+
+
+class Minibatch(NamedTuple):
+    """Rows (L, B, ...) of one gradient step."""
+
+    rows: Tensor
+    """Where they stand in the flat rollout."""
+    filling: Tensor
+    """True where a shorter lane was filled up."""
+    share: Tensor
+    """Each row's weight in the means; those of a lane add up to 1, or to 0 where nobody lived."""
+    inputs: Tensor
+    mask: Tensor | None
+    actions: Tensor
+    log_probs: Tensor
+    advantages: Tensor
+    targets: dict[str, Tensor]
+
+
+def _rows(array: NDArray[Any]) -> Tensor:
+    """(T, E, A, ...) as flat rows in the same memory."""
+    return torch.from_numpy(array.reshape(-1, *array.shape[3:]))
 
 
 class LaneCritic:

@@ -14,10 +14,17 @@ from marl_tools.core.types import AgentID, EpisodeLog, VectorStep
 class Actor(Protocol):
     """What a rollout asks of the policy of one group; rows are env-major, (E, A, ...)."""
 
+    def noise(self, steps: int, envs: int) -> NDArray[np.float32] | None:
+        """Chance for ``steps`` calls of `act`, (T, E, A, ...), so that it does not matter how many rows act at a time.
+
+        None: `act` draws for itself.
+        """
+        ...
+
     def act(
-        self, obs: NDArray[Any], mask: NDArray[np.bool_] | None
+        self, obs: NDArray[Any], mask: NDArray[np.bool_] | None, noise: NDArray[np.float32] | None
     ) -> tuple[NDArray[Any], NDArray[np.float32]]:
-        """Sampled actions and their log-probabilities."""
+        """Sampled actions and their log-probabilities; ``noise`` holds what `noise` gave for these rows."""
         ...
 
 

@@ -175,13 +175,14 @@ class IPPO:
         tensors = {"generator": self.generator.get_state()}
         for name, learner in self.learners.items():
             tensors |= {f"{name}/network/{key}": value for key, value in learner.network.state_dict().items()}
-            for index, slots in learner.optimiser.state_dict()["state"].items():
-                tensors |= {f"{name}/optimiser/{index}/{slot}": value for slot, value in slots.items()}
+            optimiser = learner.optimiser_state()
+            tensors |= {f"{name}/optimiser/{key}": value for key, value in optimiser.items()}
         if self.shield:
             tensors["shield"] = torch.from_numpy(self.shield.state().copy())
         networks = {name: learner.network for name, learner in self.learners.items()}
         return tensors, {
             **describe_team(self.envs.groups, networks, self.config.network),
+            "env_name": self.envs.env_name,
             "updates": self.updates,
             "frames": self.envs.frames,
             "episodes_started": self.envs.episodes_started,
@@ -206,11 +207,7 @@ class IPPO:
         self.generator.set_state(tensors["generator"])
         for name, learner in self.learners.items():
             learner.network.load_state_dict(strip_prefix(tensors, f"{name}/network/"))
-            slots: dict[int, dict[str, Tensor]] = {}
-            for key, value in strip_prefix(tensors, f"{name}/optimiser/").items():
-                index, slot = key.split("/")
-                slots.setdefault(int(index), {})[slot] = value
-            learner.optimiser.load_state_dict({**learner.optimiser.state_dict(), "state": slots})
+            learner.load_optimiser(strip_prefix(tensors, f"{name}/optimiser/"))
         if self.constraint:
             self.constraint.load(state["constraint"])
         if self.shield:

@@ -6,6 +6,7 @@ References:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,15 +17,27 @@ from torch import Tensor
 
 from marl_tools.core.errors import NonFiniteError
 from marl_tools.core.spaces import AgentGroup
+from marl_tools.models.backprop import passes_of
 from marl_tools.models.networks import ActorCritic
-from marl_tools.training.batches import FlatRollout, LaneCritic, from_lanes, lane_rows, pad, to_lanes
+from marl_tools.models.weights import LaneWeights
+from marl_tools.training.batches import (
+    FlatRollout,
+    LaneCritic,
+    Minibatch,
+    from_lanes,
+    lane_rows,
+    pad,
+    to_lanes,
+)
 from marl_tools.training.ops import explained_variance, gae
 from marl_tools.training.rollout import GroupRollout
+from marl_tools.training.surrogate import clipped_surrogate, normalised
 
 if TYPE_CHECKING:
     from marl_tools.training.ippo import IPPOConfig
 
 _REMEDY = "Lower the learning rate, or look for huge rewards"
+_FIGURES = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "grad_norm")
 
 
 class Estimate(NamedTuple):
@@ -57,25 +70,34 @@ class GroupLearner:
             normalise_observations=config.normalise_observations,
             generator=generator,
         )
+        self.weights, self.passes = LaneWeights(self.network), passes_of(self.network)
         self.optimiser = torch.optim.Adam(
-            self.network.parameters(), lr=config.learning_rate, eps=1e-5, fused=True
+            [self.weights.matrix], lr=config.learning_rate, eps=1e-5, fused=True
         )
         self.critics = {name: LaneCritic(self.network, name) for name in critics}
         self.generator, self.rng = generator, rng
 
+    def noise(self, steps: int, envs: int) -> NDArray[np.float32] | None:
+        """Chance for `act` over ``steps`` steps, (T, E, A, ...); None where `act` draws for itself."""
+        noise = self.passes.noise((steps, envs, len(self.group.agents)), self.generator)
+        return None if noise is None else noise.numpy()
+
     @torch.inference_mode()
     def act(
-        self, obs: NDArray[Any], mask: NDArray[np.bool_] | None
+        self,
+        obs: NDArray[Any],
+        mask: NDArray[np.bool_] | None,
+        noise: NDArray[np.float32] | None = None,
     ) -> tuple[NDArray[Any], NDArray[np.float32]]:
         """Sampled actions (E, A, ...) and their log-probabilities (E, A)."""
-        distribution = self.network.distribution
-        params = self.network.policy(
-            to_lanes(obs, self.lanes), None if mask is None else to_lanes(mask, self.lanes)
+        lanes, agents = self.lanes, len(self.group.agents)
+        actions, log_probs = self.passes.act(
+            self.passes.prepare(to_lanes(obs, lanes)),
+            None if mask is None else to_lanes(mask, lanes),
+            None if noise is None else to_lanes(noise, lanes),
+            self.generator,
         )
-        actions = distribution.sample(params, self.generator)
-        return from_lanes(actions, len(self.group.agents)), from_lanes(
-            distribution.log_prob(params, actions), len(self.group.agents)
-        )
+        return from_lanes(actions, agents), from_lanes(log_probs, agents)
 
     def estimate(self, rollout: GroupRollout) -> dict[str, Estimate]:
         """Values, advantages and returns by each critic: "reward" and, under a constraint, "cost"."""
@@ -111,6 +133,7 @@ class GroupLearner:
             levels.append(signal.reshape(-1)[rows].mean() / (1 - going_on) if going_on < 1 else 0.0)
         return torch.tensor(levels, dtype=torch.float32)
 
+    @torch.no_grad()
     def update(
         self,
         rollout: GroupRollout,
@@ -132,32 +155,36 @@ class GroupLearner:
         if self.config.normalise_returns:
             for name, estimate in estimates.items():
                 self.network.head(name).update(torch.from_numpy(estimate.returns.reshape(-1))[every], weights)
-        flat = FlatRollout(rollout, advantages, {name: est.returns for name, est in estimates.items()})
+        returns = {name: estimate.returns for name, estimate in estimates.items()}
+        flat = FlatRollout(rollout, self.network, self.passes, advantages, returns)
         for group in self.optimiser.param_groups:
             group["lr"] = learning_rate
         away = [lane for lane, own in enumerate(rows) if not len(own)]
-        as_they_were = [lanes[away].clone() for lanes in self._parameters_by_lane()] if away else []
-        sums: dict[str, float] = {}
-        batches = epochs = 0
+        as_they_were = self.weights.matrix[away]
+        sums, batches, epochs = torch.zeros(len(_FIGURES)), 0, 0
         for _ in range(self.config.learning_epochs):
             epochs += 1
-            kls = []
-            for index, share in self._minibatches(rows):
-                figures = self._minibatch(flat, index, share, entropy_coef)
-                batches += 1
-                kls.append(figures["approx_kl"])
-                for name, value in figures.items():
-                    sums[name] = sums.get(name, 0.0) + value
-            if self.config.target_kl is not None and float(np.mean(kls)) > self.config.target_kl:
+            steps = [
+                self._minibatch(flat.take(index, own), flat.shape, entropy_coef)
+                for index, own in self._minibatches(rows)
+            ]
+            batches += len(steps)
+            figures = torch.stack(steps)
+            sums += figures.sum(0)
+            kl = float(figures[:, _FIGURES.index("approx_kl")].mean())
+            if self.config.target_kl is not None and kl > self.config.target_kl:
                 break
         # Adam's momentum moves weights that no row has asked it to move.
-        for lanes, old in zip(self._parameters_by_lane(), as_they_were, strict=False):
-            lanes[away] = old
+        self.weights.matrix[away] = as_they_were
         if self.network.obs_norm is not None:
-            self.network.obs_norm.update(flat.obs[every], weights)
-        valid, reward = rollout.valid, estimates["reward"]
+            self.network.obs_norm.update(torch.from_numpy(rollout.obs).flatten(0, 2)[every], weights)
+        figures = dict(zip(_FIGURES, (sums / batches).tolist(), strict=True))
+        config, valid, reward = self.config, rollout.valid, estimates["reward"]
         return {
-            **{name: value / max(1, batches) for name, value in sums.items()},
+            "loss": figures["policy_loss"]
+            + config.value_coef * figures["value_loss"]
+            - entropy_coef * figures["entropy"],
+            **figures,
             "explained_variance": explained_variance(reward.values[valid], reward.returns[valid]),
             "epochs": epochs,
             "rows": int(valid.sum()),
@@ -165,78 +192,63 @@ class GroupLearner:
             "entropy_coef": entropy_coef,
         }
 
-    def _parameters_by_lane(self) -> list[Tensor]:
-        """Every parameter as a view (L, ...) that can be written to."""
-        return [parameter.detach().view(self.lanes, -1) for parameter in self.network.parameters()]
-
     def _minibatches(self, rows: list[NDArray[np.intp]]) -> list[tuple[Tensor, Tensor]]:
         """Shuffle each lane's rows and cut them into equal parts: flat indices and weights, both (L, B)."""
         shuffled = [np.array_split(self.rng.permutation(lane), self.config.mini_batches) for lane in rows]
         return [pad(parts) for parts in zip(*shuffled, strict=True) if any(map(len, parts))]
 
-    def _minibatch(
-        self, flat: FlatRollout, index: Tensor, weights: Tensor, entropy_coef: float
-    ) -> dict[str, float]:
-        """One gradient step; ``weights`` is 0 for padding. Losses are means per lane, summed over lanes."""
-        config, network = self.config, self.network
-        share = weights / weights.sum(1, keepdim=True).clamp(min=1)
-        params, values = network(flat.obs[index], None if flat.mask is None else flat.mask[index])
-        log_ratio = network.distribution.log_prob(params, flat.actions[index]) - flat.log_probs[index]
-        # Padding is a row of some other agent: its ratio may overflow, and 0 times infinity is NaN.
-        log_ratio = log_ratio.masked_fill(weights == 0, 0.0)
-        ratio = log_ratio.exp()
-        advantages = flat.advantages[index]
-        if config.normalise_advantages:
-            mean = (advantages * share).sum(1, keepdim=True)
-            variance = ((advantages - mean) ** 2 * share).sum(1, keepdim=True)
-            advantages = (advantages - mean) / (variance.sqrt() + 1e-8)
-        policy_loss = -torch.minimum(
-            advantages * ratio, advantages * ratio.clamp(1 - config.clip, 1 + config.clip)
+    def _minibatch(self, batch: Minibatch, shape: tuple[int, ...], entropy_coef: float) -> Tensor:
+        """One gradient step; returns its `_FIGURES`. Losses are means per lane, summed over lanes."""
+        config, share = self.config, batch.share
+        scores = self.passes.score(batch.inputs, batch.mask, batch.actions)
+        # Filling is a row of some other agent: its ratio may overflow, and 0 times infinity is NaN.
+        log_ratio = (scores.log_probs - batch.log_probs).masked_fill_(batch.filling, 0.0)
+        advantages = normalised(batch.advantages, share) if config.normalise_advantages else batch.advantages
+        policy = clipped_surrogate(log_ratio, advantages, config.clip)
+        errors = {name: values - batch.targets[name] for name, values in scores.values.items()}
+        value_loss = torch.stack([0.5 * error * error for error in errors.values()]).sum(0)
+        by_row = torch.stack([policy.loss, value_loss, scores.entropies, policy.kl, policy.clipped]) * share
+        figures = by_row.sum(2)
+        if not math.isfinite(figures.sum()):
+            raise NonFiniteError(self._name_bad_row(by_row.sum(0), batch.rows, shape))
+        self.weights.forget()
+        self.passes.backward(
+            policy.slope * share,
+            -entropy_coef * share,
+            {name: config.value_coef * error * share for name, error in errors.items()},
         )
-        value_loss = torch.zeros_like(ratio)
-        for name, predicted in values.items():
-            norm = network.head(name).norm
-            value_loss += 0.5 * (predicted - (flat.returns[name][index] - norm.mean) / norm.std) ** 2
-        entropy = network.distribution.entropy(params)
-        row_loss = (policy_loss + config.value_coef * value_loss - entropy_coef * entropy) * share
-        loss = row_loss.sum()
-        if not torch.isfinite(loss):
-            raise NonFiniteError(self._name_bad_row(row_loss, index, flat.shape))
-        self.optimiser.zero_grad()
-        loss.backward()
-        grad_norm = self._clip_gradients()
-        self.optimiser.step()
-        with torch.no_grad():
-            lanes = self.lanes
-            return {
-                "loss": loss.item() / lanes,
-                "policy_loss": (policy_loss * share).sum().item() / lanes,
-                "value_loss": (value_loss * share).sum().item() / lanes,
-                "entropy": (entropy * share).sum().item() / lanes,
-                # Schulman's low-variance estimator, http://joschu.net/blog/kl-approx.html
-                "approx_kl": ((ratio - 1 - log_ratio) * share).sum().item() / lanes,
-                "clip_fraction": (((ratio - 1).abs() > config.clip) * share).sum().item() / lanes,
-                "grad_norm": grad_norm,
-            }
-
-    def _clip_gradients(self) -> float:
-        """Scale each lane's gradient to at most ``max_grad_norm``; returns the mean norm before."""
-        grads = [p.grad.view(self.lanes, -1) for p in self.network.parameters() if p.grad is not None]
-        norms = torch.stack([grad.square().sum(1) for grad in grads]).sum(0).sqrt()
-        if not torch.isfinite(norms).all():
+        norms = self.weights.clip(config.max_grad_norm)
+        if not math.isfinite(norms.sum()):
+            # Before the optimiser's step, so that what is saved now is still sound.
             lane = int((~torch.isfinite(norms)).nonzero()[0])
             who = self.group.agents[lane] if self.lanes > 1 else self.group.name
-            # Before the optimiser's step, so that what is saved now is still sound.
             raise NonFiniteError(f"the gradient of {who!r} is NaN or infinite. {_REMEDY}")
-        scale = (self.config.max_grad_norm / (norms + 1e-6)).clamp(max=1.0).unsqueeze(1)
-        for grad in grads:
-            grad.mul_(scale)
-        return norms.mean().item()
+        self.optimiser.step()
+        return torch.cat([figures, norms.unsqueeze(0)]).mean(1)
 
-    def _name_bad_row(self, row_loss: Tensor, index: Tensor, shape: tuple[int, ...]) -> str:
-        lane, column = (~torch.isfinite(row_loss)).nonzero()[0].tolist()
-        t, env, agent = np.unravel_index(int(index[lane, column]), shape)
+    def _name_bad_row(self, row_loss: Tensor, rows: Tensor, shape: tuple[int, ...]) -> str:
+        """Name the row to blame: the first that is no number, or the largest where it took all to overflow."""
+        worst = int(row_loss.abs().nan_to_num(nan=math.inf).argmax())
+        t, env, agent = np.unravel_index(int(rows.flatten()[worst]), shape)
         return (
             f"the loss of agent {self.group.agents[agent]!r} is NaN or infinite at rollout step {t} of env copy {env}. "
             f"{_REMEDY}"
         )
+
+    def optimiser_state(self) -> dict[str, Tensor]:
+        """Adam's averages, "<number of the parameter>/<name>"; nothing before the first update."""
+        state: dict[str, Tensor] = {}
+        for slot, value in self.optimiser.state.get(self.weights.matrix, {}).items():
+            parts = self.weights.split(value) if value.dim() else [value] * self.weights.count
+            state |= {f"{number}/{slot}": part for number, part in enumerate(parts)}
+        return state
+
+    def load_optimiser(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from what `optimiser_state` returned."""
+        slots = {key.partition("/")[2] for key in state}
+        parts = {slot: [state[f"{n}/{slot}"] for n in range(self.weights.count)] for slot in slots}
+        whole = {
+            slot: self.weights.join(values) if values[0].dim() else values[0]
+            for slot, values in parts.items()
+        }
+        self.optimiser.load_state_dict({**self.optimiser.state_dict(), "state": {0: whole} if whole else {}})

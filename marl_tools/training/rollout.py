@@ -111,10 +111,11 @@ class Collector:
         rollout, step = self.rollout, self._last
         rollout.episodes = []
         guard = self.guard
+        noise = {name: actors[name].noise(self.steps, self.envs.num_envs) for name in rollout.groups}
         for t in range(self.steps):
             masks = guard.masks(step) if guard and guard.masks_actions else {}
             actions: Mapping[str, NDArray[Any]] = {
-                name: self._act(t, group, step.groups[name], masks.get(name), actors[name])
+                name: self._act(t, group, step.groups[name], masks.get(name), actors[name], noise[name])
                 for name, group in rollout.groups.items()
             }
             notes = None
@@ -137,12 +138,18 @@ class Collector:
         return rollout
 
     def _act(
-        self, t: int, group: GroupRollout, now: GroupStep, mask: NDArray[np.bool_] | None, actor: Actor
+        self,
+        t: int,
+        group: GroupRollout,
+        now: GroupStep,
+        mask: NDArray[np.bool_] | None,
+        actor: Actor,
+        noise: NDArray[np.float32] | None,
     ) -> NDArray[Any]:
         """Sample a group's actions, kept with their log-probabilities: what is learned from is the proposal."""
         mask = now.action_mask if mask is None else mask
         group.before(t, now, mask)
-        group.actions[t], group.log_probs[t] = actor.act(now.obs, mask)
+        group.actions[t], group.log_probs[t] = actor.act(now.obs, mask, None if noise is None else noise[t])
         return group.actions[t]
 
     def _check(self, step: VectorStep) -> None:

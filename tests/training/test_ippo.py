@@ -171,22 +171,6 @@ def test_an_agent_with_a_network_of_its_own_learns_as_if_it_were_alone():
         torch.testing.assert_close(with_other, without, rtol=1e-5, atol=1e-7)
 
 
-def test_each_lanes_gradient_is_clipped_by_itself():
-    run = trainer(config=small(share="none", max_grad_norm=0.5))
-    learner = run.learners["agent"]
-    for parameter in learner.network.parameters():
-        parameter.grad = torch.zeros_like(parameter)
-        parameter.grad[1] = 7.0
-    first = next(iter(learner.network.parameters()))
-    first.grad[0].view(-1)[0] = 0.3
-    sevens = [p.grad[1].numel() for p in learner.network.parameters()]
-    mean_norm = learner._clip_gradients()
-    assert first.grad[0].view(-1)[0].item() == pytest.approx(0.3), "a small gradient beside a large one stays"
-    norm = math.sqrt(sum(p.grad[1].square().sum().item() for p in learner.network.parameters()))
-    assert norm == pytest.approx(0.5, rel=1e-4)
-    assert mean_norm == pytest.approx((0.3 + 7 * math.sqrt(sum(sevens))) / 2, rel=1e-5)
-
-
 @both_shares
 def test_nothing_is_learnt_from_what_a_dead_agent_would_have_seen(share):
     """Whatever stands in the rows of the dead, the weights come out the same."""
@@ -363,12 +347,11 @@ def test_a_loss_that_is_no_number_names_agent_and_copy_and_leaves_the_weights_so
 
 @both_shares
 def test_a_gradient_that_is_no_number_stops_before_it_reaches_the_weights(share):
-    run = trainer(config=small(share=share))
+    # Each row's loss is a number, but the slopes overflow.
+    run = trainer(config=small(share=share, value_coef=3e38))
     learner = run.learners["agent"]
-    before = [p.detach().clone() for p in learner.network.parameters()]
-    head = learner.network.policy_head.bias
-    head.register_hook(lambda grad: grad * math.inf)
     rollout = run.collect()
+    before = [p.detach().clone() for p in learner.network.parameters()]
     who = "agent" if share == "group" else "agent_0"
     with pytest.raises(NonFiniteError, match=f"gradient of '{who}' is NaN or infinite"):
         run.update(rollout)

@@ -27,7 +27,10 @@ class Known:
     def __init__(self, group, value=lambda obs: obs @ VALUES):
         self.spaces, self.agents, self.value, self.rng = group.spaces, len(group.agents), value, None
 
-    def act(self, obs, mask):
+    def noise(self, steps, envs):
+        return None
+
+    def act(self, obs, mask, noise):
         shape = obs.shape[:2]
         actions = np.zeros((*shape, *self.spaces.action_shape), self.spaces.action_dtype)
         if mask is not None:
@@ -50,8 +53,8 @@ class Random(Known):
         )
         self.rng = np.random.default_rng(0)
 
-    def act(self, obs, mask):
-        actions, log_probs = super().act(obs, mask)
+    def act(self, obs, mask, noise):
+        actions, log_probs = super().act(obs, mask, noise)
         if mask is not None:
             return actions, log_probs
         if self.spaces.action_type == "continuous":

@@ -33,7 +33,10 @@ class Proposer:
         self.proposed: list[np.ndarray] = []
         self.masks: list[np.ndarray | None] = []
 
-    def act(self, obs, mask):
+    def noise(self, steps, envs):
+        return None
+
+    def act(self, obs, mask, noise):
         score = self.rng.random((*obs.shape[:2], self.actions))
         if mask is not None:
             score = np.where(mask, score, -1.0)
