@@ -47,7 +47,8 @@ def write_settings(config: RunConfig, folder: Path, envs: VectorEnv) -> None:
     for package in _PACKAGES:
         with suppress(ImportError):
             versions[package] = version(package)
-    direct = any(map(steps_directly, getattr(envs, "envs", ())))
+    # Envs in other processes cannot be looked at: whoever made them says so.
+    direct = getattr(envs, "direct", False) or any(map(steps_directly, getattr(envs, "envs", ())))
     if direct:
         log("the envs are stepped directly (--no-direct: by PettingZoo's turns)", type="env")
     save_to_file({**versions, "native": config.native, "direct": direct}, folder, "versions.json")
