@@ -24,6 +24,8 @@ _HOMES = {
     ),
     "core.factory": ("EnvFactory",),
     "core.history": ("EpisodeBuilder", "History"),
+    "core.segment_files": ("prune",),
+    "core.segments": ("read_segment",),
     "core.spaces": ("AgentSpaces",),
     "core.types": ("EpisodeLog",),
     "core.wandb": ("create_base_config",),
@@ -33,6 +35,7 @@ _HOMES = {
         "EpisodeCap",
         "EpisodeRecorder",
         "RecordVideo",
+        "TrajectoryRecorder",
         "apply_hidden_episode_cap",
         "infer_episode_cap",
     ),
@@ -42,6 +45,7 @@ _HOMES = {
     "training.evaluate": ("evaluate",),
     "training.ippo": ("IPPO", "IPPOConfig"),
     "training.policy": ("TeamPolicy", "load_policy"),
+    "training.segments": ("SegmentWindows",),
     "vector": ("SerialVectorEnv",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

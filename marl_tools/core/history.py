@@ -44,7 +44,8 @@ class EpisodeBuilder:
     """Turns the steps of one env into `EpisodeLog`s; the only maker of them.
 
     Call `start` at each reset and `step` after each step. `step` returns the log once no agent is left; what
-    comes after that is ignored until the next `start`, so stepping past the end logs nothing twice.
+    comes after that is ignored until the next `start`, so stepping past the end logs nothing twice. ``live`` holds the
+    agents that are there, ``ends`` how the others of this episode ended.
     """
 
     def __init__(self, *, env_index: int = 0, split: Split = "train") -> None:
@@ -74,12 +75,12 @@ class EpisodeBuilder:
         self.open = True
         self.env_name, self.seed, self.t_start, self.length = env_name, seed, t, 0
         self._started = time.monotonic()
-        self._live = dict.fromkeys(agents)
-        self.returns: dict[AgentID, float] = dict.fromkeys(self._live, 0.0)
-        self.costs: dict[AgentID, float] = dict.fromkeys(self._live, 0.0)
-        self._lengths: dict[AgentID, int] = dict.fromkeys(self._live, 0)
-        self._ends: dict[AgentID, End] = {}
-        self._first_violation: dict[AgentID, int | None] = dict.fromkeys(self._live)
+        self.live: dict[AgentID, None] = dict.fromkeys(agents)
+        self.returns: dict[AgentID, float] = dict.fromkeys(self.live, 0.0)
+        self.costs: dict[AgentID, float] = dict.fromkeys(self.live, 0.0)
+        self._lengths: dict[AgentID, int] = dict.fromkeys(self.live, 0)
+        self.ends: dict[AgentID, End] = {}
+        self._first_violation: dict[AgentID, int | None] = dict.fromkeys(self.live)
         self._joined: dict[AgentID, int] = {}
         self._notes: dict[str, dict[AgentID, Any]] = {}
         self._metrics: dict[AgentID, dict[str, list[float]]] = {}
@@ -99,11 +100,11 @@ class EpisodeBuilder:
         if not self.open:
             return None
         self.length += 1
-        live = self._live
+        live = self.live
         for agent, reward in rewards.items():
             # A death and a birth in one step: whoever is not known yet and is alive now joins here.
             if agent not in live:
-                if agent in self._ends or agent not in agents:
+                if agent in self.ends or agent not in agents:
                     continue
                 self._join(agent, self.length - 1)
             self.returns[agent] += float(reward)
@@ -114,16 +115,16 @@ class EpisodeBuilder:
             terminated = terminations.get(agent, False)
             if terminated or truncations.get(agent, False):
                 capped = info is not None and info.get("capped", False)
-                self._ends[agent] = "terminated" if terminated else "capped" if capped else "truncated"
+                self.ends[agent] = "terminated" if terminated else "capped" if capped else "truncated"
                 del live[agent]
         remaining = set(agents)
         if live.keys() != remaining:
             for agent in [agent for agent in live if agent not in remaining]:
                 # It left without a flag: nothing says that its future is worth nothing.
-                self._ends[agent] = "truncated"
+                self.ends[agent] = "truncated"
                 del live[agent]
             for agent in agents:
-                if agent not in live and agent not in self._ends:
+                if agent not in live and agent not in self.ends:
                     self._join(agent, self.length)
         return None if live else self._close(t)
 
@@ -139,17 +140,17 @@ class EpisodeBuilder:
             self.open = False
             self._episode -= 1
             return None
-        for agent in self._live:
-            self._ends[agent] = "interrupted"
+        for agent in self.live:
+            self.ends[agent] = "interrupted"
         return self._close(t)
 
     def snapshot(self, t: int) -> EpisodeLog:
         """The current episode as if abandoned now, without closing it: for overlays and sidecar files."""
-        ends: dict[AgentID, End] = {**self._ends, **dict.fromkeys(self._live, "interrupted")}
+        ends: dict[AgentID, End] = {**self.ends, **dict.fromkeys(self.live, "interrupted")}
         return self._make(t, ends)
 
     def _join(self, agent: AgentID, step: int) -> None:
-        self._live[agent] = None
+        self.live[agent] = None
         self._joined[agent] = step
         self.returns[agent] = self.costs[agent] = 0.0
         self._lengths[agent] = 0
@@ -184,7 +185,7 @@ class EpisodeBuilder:
 
     def _close(self, t: int) -> EpisodeLog:
         self.open = False
-        return self._make(t, self._ends)
+        return self._make(t, self.ends)
 
     def _make(self, t: int, ends: Mapping[AgentID, End]) -> EpisodeLog:
         agent_metrics = {agent: _reduce(rows) for agent, rows in self._metrics.items()}

@@ -39,27 +39,28 @@ class Track:
         self._obs = np.empty((capacity + 1, *shape), dtype)
         action_shape, dtype, self._flatten_action = stored_form(spaces.action_space)
         self._act = np.empty((capacity, *action_shape), dtype)
+        self._masked = spaces.masked
         # Asked for at every step, and `ndarray[0].shape` is slow.
         self._obs_shape, self._action_shape = shape, action_shape
-        self._rew, self._cost = np.empty(capacity), np.empty(capacity)
-        self._t = np.empty(capacity, np.int64)
+        self._rew, self._cost = np.empty(capacity), np.full(capacity, math.nan)
         self._mask: NDArray[np.bool_] | None = None
         self._described = {
             "observation_space": space_to_json(spaces.observation_space),
             "action_space": space_to_json(spaces.action_space),
         }
-        self.n = 0
-        """Transitions so far."""
+        self.n = self.t = 0
+        """Transitions so far, and the steps of the episode before the first of them."""
         self.arrival: tuple[float, float] | None = None
         self.end: End | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # What was recorded stays with the process that did; the copy goes on from the latest observation.
         now = self._obs[self.n].copy(), None if self._mask is None else self._mask[self.n].copy()
-        return {"agent": self.agent, "spaces": self.spaces, "capacity": self.capacity, "now": now}
+        return {"made": (self.agent, self.spaces, self.capacity), "t": self.t + self.n, "now": now}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["agent"], state["spaces"], state["capacity"])
+        self.__init__(*state["made"])
+        self.t = state["t"]
         self._obs[0], mask = state["now"]
         if mask is not None:
             self._allowed()[0] = mask
@@ -67,11 +68,14 @@ class Track:
     @property
     def row_bytes(self) -> int:
         """Memory that one transition takes."""
-        return sum(array[0].nbytes for array in (self._obs, self._act, self._rew, self._cost, self._t)) + 2
+        return sum(array[0].nbytes for array in (self._obs, self._act, self._rew, self._cost)) + 10
 
-    def begin(self, observation: Any, info: Mapping[str, Any] | None, arrival: float | None = None) -> None:
-        """Start anew with an agent's first observation, and the reward that came with it, if any."""
-        self.n, self.end, self.arrival, self._mask = 0, None, None, None
+    def begin(
+        self, t: int, observation: Any, info: Mapping[str, Any] | None, arrival: float | None = None
+    ) -> None:
+        """Start anew, ``t`` steps into the episode, with an agent's first observation and the reward that came with it."""
+        self.n, self.t, self.end, self.arrival, self._mask = 0, t, None, None, None
+        self._cost.fill(math.nan)
         self._observe(0, observation, info)
         if arrival is not None:
             self.arrival = float(arrival), float(info.get("cost", math.nan) if info else math.nan)
@@ -87,17 +91,15 @@ class Track:
                 raise self._misfit("plays", action, self.spaces.action_space) from error
         self._act[self.n] = action
 
-    def add(self, t: int, reward: float, observation: Any, info: Mapping[str, Any] | None) -> None:
-        """What came of the action noted before, ``t`` steps into the episode. Without an observation (an env may give a dead
-        agent none) the one before is the nearest there is."""
+    def add(self, reward: float, observation: Any, info: Mapping[str, Any] | None) -> None:
+        """What came of the action noted before. Without an observation (an env may give a dead agent none) the one before
+        is the nearest there is."""
         n = self.n
         self._rew[n] = reward
-        self._cost[n] = info.get("cost", math.nan) if info else math.nan
-        self._t[n] = t
+        if info and "cost" in info:
+            self._cost[n] = info["cost"]
         if observation is None:
-            self._obs[n + 1] = self._obs[n]
-            if self._mask is not None:
-                self._mask[n + 1] = self._mask[n]
+            self._repeat(n + 1)
         else:
             self._observe(n + 1, observation, info)
         # Last, so that a Ctrl-C at any moment leaves whole transitions.
@@ -116,7 +118,7 @@ class Track:
             cost=self._cost[:n].copy(),
             term=term,
             trunc=trunc,
-            t=self._t[:n].copy(),
+            t=np.arange(self.t, self.t + n),
             mask=None if self._mask is None else self._mask[: n + 1].copy(),
             end=self.end,
             arrival=self.arrival,
@@ -125,14 +127,21 @@ class Track:
 
     def restart(self) -> None:
         """Begin the next segment with the observation that the last one ended with."""
-        self._obs[0] = self._obs[self.n]
+        n = self.n
+        self._obs[0] = self._obs[n]
         if self._mask is not None:
-            self._mask[0] = self._mask[self.n]
-        self.n, self.arrival = 0, None
+            self._mask[0] = self._mask[n]
+        self._cost[:n].fill(math.nan)
+        self.n, self.t, self.arrival = 0, self.t + n, None
+
+    def _repeat(self, row: int) -> None:
+        self._obs[row] = self._obs[row - 1]
+        if self._mask is not None:
+            self._mask[row] = self._mask[row - 1]
 
     def _observe(self, row: int, observation: Any, info: Mapping[str, Any] | None) -> None:
         mask = info.get("action_mask") if info else None
-        if self.spaces.masked:
+        if self._masked:
             observation, mask = observation["observation"], observation["action_mask"]
         if self._flatten_obs is not None:
             observation = self._flatten_obs(observation)

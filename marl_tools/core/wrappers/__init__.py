@@ -1,4 +1,4 @@
-"""Wrappers for any PettingZoo `ParallelEnv`: cost inside, then cap, agent truncation, recorder, video outermost."""
+"""Wrappers for any PettingZoo `ParallelEnv`: cost inside, then cap, agent truncation, recorder, trajectories, video outermost."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -7,16 +7,19 @@ from marl_tools.core.wrappers.caps import EpisodeCap, apply_hidden_episode_cap, 
 from marl_tools.core.wrappers.cost import AddCost
 from marl_tools.core.wrappers.direct import step_directly
 from marl_tools.core.wrappers.recorder import EpisodeRecorder
+from marl_tools.core.wrappers.trajectories import AgentStep, TrajectoryRecorder
 
 if TYPE_CHECKING:
     from marl_tools.core.wrappers.record_video_parallel import RecordVideo
 
 __all__ = [
     "AddCost",
+    "AgentStep",
     "AgentTruncation",
     "EpisodeCap",
     "EpisodeRecorder",
     "RecordVideo",
+    "TrajectoryRecorder",
     "apply_hidden_episode_cap",
     "infer_episode_cap",
     "step_directly",

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -35,17 +35,6 @@ class AgentStep:
     t: int
     terminated: bool
     truncated: bool
-
-
-class _Latest(NamedTuple):
-    """What the last `reset` or `step` returned, and who was there."""
-
-    agents: tuple[AgentID, ...] = ()
-    observations: Mapping[AgentID, Any] = {}
-    actions: Mapping[AgentID, Any] = {}
-    rewards: Mapping[AgentID, float] = {}
-    terminations: Mapping[AgentID, bool] = {}
-    truncations: Mapping[AgentID, bool] = {}
 
 
 class TrajectoryRecorder(ParallelWrapper):
@@ -97,14 +86,15 @@ class TrajectoryRecorder(ParallelWrapper):
         self._low, self._high = low, high
         self._rng = rng or np.random.default_rng()
         self._writer = SegmentWriter(save_to, writer, compress=format == "npz-compressed")
-        self._team = TeamTracks(env, high)
+        self._team = TeamTracks(recorder, high)
         most = self._team.step_bytes * (high + 1)
         if most > MAX_BYTES:
             raise ConfigError(
                 f"segment=({low}, {high}): so many steps of {env_title(env)} take up to {most / 2**30:.1f} GiB; "
                 f"at most {max(1, MAX_BYTES // self._team.step_bytes - 1)} fit into a file"
             )
-        self._latest = _Latest()
+        # Whom the last `step` or `reset` concerned, the actions, and the five dicts that came back.
+        self._latest: tuple[Any, ...] = ((), {}, {}, {}, {}, {}, {})
         self._t = self._start = self._segment = self._length = self._frame = 0
         _recorders.add(self)
 
@@ -134,9 +124,8 @@ class TrajectoryRecorder(ParallelWrapper):
         self._writer.check()
         self._interrupt()
         observations, infos = self.env.reset(seed=seed, options=options)
-        agents = tuple(self.env.agents)
-        self._team.begin(agents, observations, infos)
-        self._latest = _Latest(agents, observations)
+        self._team.begin(0, observations, infos)
+        self._latest = (tuple(self._team.live), {}, observations, {}, {}, {}, {})
         self._t = self._start = self._segment = 0
         self._draw()
         return observations, infos
@@ -158,17 +147,17 @@ class TrajectoryRecorder(ParallelWrapper):
 
     def current(self) -> dict[AgentID, AgentStep]:
         """Where everyone is who was there in the last step (or is, after a reset); copies."""
-        latest = self._latest
+        agents, actions, observations, rewards, terminations, truncations, _ = self._latest
         return {
             agent: AgentStep(
-                obs=copy.deepcopy(latest.observations.get(agent)),
-                prev_action=copy.deepcopy(latest.actions.get(agent)),
-                reward=float(latest.rewards.get(agent, 0.0)),
+                obs=copy.deepcopy(observations.get(agent)),
+                prev_action=copy.deepcopy(actions.get(agent)),
+                reward=float(rewards.get(agent, 0.0)),
                 t=self._t,
-                terminated=bool(latest.terminations.get(agent, False)),
-                truncated=bool(latest.truncations.get(agent, False)),
+                terminated=bool(terminations.get(agent, False)),
+                truncated=bool(truncations.get(agent, False)),
             )
-            for agent in latest.agents
+            for agent in agents
         }
 
     def cut(self) -> None:
@@ -199,17 +188,17 @@ class TrajectoryRecorder(ParallelWrapper):
                 self.flush()
 
     def _record(self, actions: Mapping[AgentID, Any], result: Any) -> None:
-        agents, observations, length = self.env.agents, result[0], self._recorder.builder.length
+        team, length = self._team, self._recorder.builder.length
         if length == self._t + 1:
-            concerned = self._team.record(self._t, actions, result, agents)
+            concerned = team.record(actions, result)
             self._t = length
-            self._latest = _Latest(concerned, observations, actions, *result[1:4])
+            self._latest = (concerned, actions, *result)
         else:
             # An exception kept a step from us, and no transition can be made across it.
             self.cut()
-            self._team.begin_again(agents, observations, result[4])
+            team.begin(length, result[0], result[4])
             self._t = self._start = length
-            self._latest = _Latest(tuple(agents), observations)
+            self._latest = (tuple(team.live), {}, *result)
         if not self._team.live:
             self._write(final=True)
         elif self._t - self._start >= self._length:
