@@ -51,6 +51,7 @@ class DiscreteCodec:
 
     def __init__(self, space: gym_spaces.Discrete[Any]) -> None:
         self.inputs, self._start = int(space.n), int(space.start)
+        self.sizes = (self.inputs,)
 
     def to_env(self, actions: NDArray[Any]) -> list[Any]:
         return (actions + self._start).tolist()

@@ -8,7 +8,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-ScheduleKind = Literal["constant", "linear", "cosine"]
+ScheduleKind = Literal["constant", "linear", "cosine", "exponential"]
+_DECAY = 5.0
+"""An exponential schedule falls by exp(-5), to below 1 %, and is then stretched to reach its end."""
 
 
 def gae(
@@ -48,7 +50,11 @@ def explained_variance(predicted: NDArray[np.floating], target: NDArray[np.float
 
 
 def schedule(kind: ScheduleKind, start: float, end: float, progress: float) -> float:
-    """The value at ``progress`` in [0, 1]: ``start`` at 0 and, unless constant, exactly ``end`` at 1."""
+    """The value at ``progress`` in [0, 1]: exactly ``start`` at 0 and, unless constant, exactly ``end`` at 1.
+
+    The exponential one reaches its end too, also if that is 0 or negative: it runs through the decay's first five
+    time constants.
+    """
     progress = min(max(progress, 0.0), 1.0)
     match kind:
         case "constant":
@@ -57,4 +63,7 @@ def schedule(kind: ScheduleKind, start: float, end: float, progress: float) -> f
             weight = 1.0 - progress
         case "cosine":
             weight = 0.5 * (1.0 + math.cos(math.pi * progress))
-    return end + (start - end) * weight
+        case "exponential":
+            rest = math.exp(-_DECAY)
+            weight = (math.exp(-_DECAY * progress) - rest) / (1.0 - rest)
+    return start * weight + end * (1.0 - weight)

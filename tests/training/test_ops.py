@@ -72,20 +72,25 @@ def test_a_termination_hides_what_comes_after_it_even_if_that_is_infinite():
 
 @given(numbers, numbers)
 def test_a_schedule_starts_at_its_start_and_reaches_exactly_its_end(start, end):
+    for kind in ("linear", "cosine", "exponential"):
+        assert schedule(kind, start, end, 0.0) == schedule(kind, start, end, -0.5) == start
+        assert schedule(kind, start, end, 1.0) == schedule(kind, start, end, 1.5) == end
     for kind in ("linear", "cosine"):
-        assert schedule(kind, start, end, 0.0) == pytest.approx(start, abs=1e-5)
-        assert schedule(kind, start, end, 1.0) == end
-        assert schedule(kind, start, end, 1.5) == end
-        assert schedule(kind, start, end, -0.5) == pytest.approx(start, abs=1e-5)
         assert schedule(kind, start, end, 0.5) == pytest.approx((start + end) / 2, abs=1e-5)
     assert schedule("constant", start, end, 1.0) == start
 
 
-@pytest.mark.parametrize("kind", ["linear", "cosine"])
+@pytest.mark.parametrize("kind", ["linear", "cosine", "exponential"])
 def test_a_schedule_with_end_0_decays_all_the_way(kind):
     values = [schedule(kind, 1.0, 0.0, progress) for progress in np.linspace(0, 1, 11)]
     assert all(later < earlier for earlier, later in itertools.pairwise(values))
     assert values[-1] == 0.0
+
+
+def test_an_exponential_schedule_loses_the_same_share_of_the_way_down_in_equal_times():
+    values = [schedule("exponential", 3.0, -1.0, progress) for progress in (0.0, 0.25, 0.5, 0.75)]
+    falls = [earlier - later for earlier, later in itertools.pairwise(values)]
+    assert falls[1] / falls[0] == pytest.approx(falls[2] / falls[1]) == pytest.approx(math.exp(-5 / 4))
 
 
 def test_a_cosine_falls_slowly_first_and_a_linear_schedule_evenly():
