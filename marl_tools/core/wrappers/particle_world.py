@@ -36,7 +36,7 @@ def set_actions(world: Any, actions: Sequence[Any], *, continuous: bool) -> None
                 x, y = x + float(action[2] - action[1]), y + float(action[4] - action[3])
                 said = action[len(_MOVES) :]
             else:
-                said, move = divmod(action, len(_MOVES))
+                said, move = divmod(int(action), len(_MOVES))
                 x, y = _MOVES[move]
             sensitivity = _SENSITIVITY if agent.accel is None else agent.accel
             x, y = x * sensitivity, y * sensitivity
