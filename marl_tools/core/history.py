@@ -1,27 +1,21 @@
-"""Episodes: the builder that closes one into an `EpisodeLog`, the clock it is stamped with, and the recent past."""
+"""Episodes: the builder that closes one into an `EpisodeLog`, the clock it is stamped with, and the `History` of recent ones."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from marl_tools.core.averages import History
 from marl_tools.core.errors import EnvError
+from marl_tools.core.metrics import METRIC_PREFIXES, metric_name, reduce_metrics
 from marl_tools.core.types import AgentID, End, EpisodeLog, Split
 
-METRIC_PREFIXES = ("MARL_LOG_METRIC", "AMAGO_LOG_METRIC")
-"""An info key that starts with one of these becomes a metric of the episode; the second is AMAGO's."""
+__all__ = ["METRIC_PREFIXES", "Clock", "EpisodeBuilder", "History", "add_note"]
 
 _COUNTS = ("overrides", "fallbacks", "unverified")
-
-_REDUCTIONS: dict[str, Callable[[list[float]], float]] = {
-    "mean": lambda values: math.fsum(values) / len(values),
-    "sum": math.fsum,
-    "last": lambda values: values[-1],
-    "max": max,
-}
 
 
 class Clock:
@@ -169,9 +163,7 @@ class EpisodeBuilder:
                 if cost > 0 and self._first_violation[agent] is None:
                     self._first_violation[agent] = self.length
             elif isinstance(key, str) and key.startswith(METRIC_PREFIXES):
-                prefix = METRIC_PREFIXES[0] if key.startswith(METRIC_PREFIXES[0]) else METRIC_PREFIXES[1]
-                name = key[len(prefix) :].strip(" _/")
-                self._metrics.setdefault(agent, {}).setdefault(name, []).append(
+                self._metrics.setdefault(agent, {}).setdefault(metric_name(key), []).append(
                     self._number(agent, key, value)
                 )
 
@@ -188,7 +180,7 @@ class EpisodeBuilder:
         return self._make(t, self.ends)
 
     def _make(self, t: int, ends: Mapping[AgentID, End]) -> EpisodeLog:
-        agent_metrics = {agent: _reduce(rows) for agent, rows in self._metrics.items()}
+        agent_metrics = {agent: reduce_metrics(rows) for agent, rows in self._metrics.items()}
         by_name: defaultdict[str, list[float]] = defaultdict(list)
         for metrics in agent_metrics.values():
             for name, value in metrics.items():
@@ -217,80 +209,7 @@ class EpisodeBuilder:
         )
 
 
-class History:
-    """The last ``maxlen`` episodes of each (env name, split), for moving averages; the full past is on disk."""
-
-    def __init__(self, maxlen: int = 1000) -> None:
-        self.maxlen = maxlen
-        self._logs: dict[tuple[str, Split], deque[EpisodeLog]] = {}
-
-    def add(self, log: EpisodeLog) -> None:
-        key = (log.env_name, log.split)
-        if key not in self._logs:
-            self._logs[key] = deque(maxlen=self.maxlen)
-        self._logs[key].append(log)
-
-    def extend(self, logs: Iterable[EpisodeLog]) -> None:
-        for log in logs:
-            self.add(log)
-
-    def __len__(self) -> int:
-        return sum(map(len, self._logs.values()))
-
-    def __iter__(self) -> Iterator[EpisodeLog]:
-        for logs in self._logs.values():
-            yield from logs
-
-    def recent(
-        self, window: int | None = None, *, split: Split = "train", env_name: str | None = None
-    ) -> list[EpisodeLog]:
-        """The last ``window`` whole episodes (interrupted ones left out), oldest first."""
-        logs = [
-            log
-            for (name, of_split), group in self._logs.items()
-            if of_split == split and env_name in (None, name)
-            for log in group
-            if not log.interrupted
-        ]
-        logs.sort(key=lambda log: log.t_end)
-        return logs if window is None else logs[max(0, len(logs) - window) :]
-
-    def ma(
-        self,
-        window: int = 100,
-        agent: AgentID | None = None,
-        split: Split = "train",
-        env_name: str | None = None,
-    ) -> float:
-        """Moving average of the return over the last ``window`` episodes: of one agent, or the mean over agents.
-
-        NaN while there is no whole episode.
-        """
-        logs = self.recent(window, split=split, env_name=env_name)
-        values = [
-            log.mean_return if agent is None else log.returns[agent]
-            for log in logs
-            if agent is None or agent in log.returns
-        ]
-        return math.fsum(values) / len(values) if values else math.nan
-
-    def clear(self) -> None:
-        self._logs.clear()
-
-
 def add_note(notes: dict[str, dict[AgentID, Any]], key: str, agent: AgentID, value: float | None) -> None:
     """Take a note into those of an episode: counts add up, of all else the last one stays."""
     values = notes.setdefault(key, {})
     values[agent] = values.get(agent, 0) + value if key in _COUNTS else value
-
-
-def _reduce(rows: Mapping[str, list[float]]) -> dict[str, float]:
-    """One number a metric: the suffix after the last ``:`` names the reduction, mean by default."""
-    reduced = {}
-    for name, values in rows.items():
-        stem, _, suffix = name.rpartition(":")
-        if stem and suffix in _REDUCTIONS:
-            reduced[stem] = _REDUCTIONS[suffix](values)
-        else:
-            reduced[name] = _REDUCTIONS["mean"](values)
-    return reduced
