@@ -29,7 +29,8 @@ from marl_tools.vector.tally import Tally
 
 StartMethod = Literal["spawn", "forkserver"]
 
-_CLOSING_SECONDS = 10.0
+_CLOSING_SECONDS = 5.0
+"""For the step that is on, again for the envs to close, and for each process to end; none of it takes long as a rule."""
 _open: weakref.WeakSet[Crew] = weakref.WeakSet()
 
 
@@ -168,13 +169,12 @@ class WorkerVectorEnv:
         """Close every copy and end the workers, by force after some seconds; returns the episodes not yet handed over."""
         crew = self._crew
         crew.seed = None
-        deadline = time.monotonic() + _CLOSING_SECONDS
         try:
-            crew.settle(deadline)
+            crew.settle(time.monotonic() + _CLOSING_SECONDS)
             crew.ask("close")
-            failures = crew.settle(deadline)
+            failures = crew.settle(time.monotonic() + _CLOSING_SECONDS)
             for worker in crew.workers:
-                worker.join(deadline - time.monotonic())
+                worker.join(_CLOSING_SECONDS)
         finally:
             crew.kill()
         if failures:
@@ -257,18 +257,18 @@ class WorkerVectorEnv:
             (report, len(self._crew.workers[i].copies))
             for i, report in zip(part.workers, reports, strict=True)
         ]
-        keyed = reports[0].keys is not None
+        keys = final_keys = None
+        if reports[0].keys is not None:
+            keys = [key for report in reports for key in report.keys or ()]
+        if any(report.final_keys is not None for report in reports):
+            final_keys = [key for report, count in shares for key in report.final_keys or [None] * count]
         return VectorStep(
             groups=groups,
             episodes=self._crew.take_episodes(),
             infos=[infos for report, count in shares for infos in report.infos or [{}] * count],
             final_infos=[last for report, count in shares for last in report.final_infos or [None] * count],
-            keys=[key for report in reports for key in report.keys or ()] if keyed else None,
-            final_keys=(
-                [key for report, count in shares for key in report.final_keys or [None] * count]
-                if keyed
-                else None
-            ),
+            keys=keys,
+            final_keys=final_keys,
             lost=lost,
         )
 
