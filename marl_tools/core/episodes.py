@@ -91,7 +91,6 @@ class EpisodeBatch:
         """
         self._length += 1
         self._returns += rewards
-        self._lengths += self.live
         if costs is not None:
             self._costs += costs
             first = (costs > 0) & (self._first_violation == 0)
@@ -101,20 +100,25 @@ class EpisodeBatch:
             return []
         self._ends += terminated
         self._ends += 2 * (truncated & ~terminated)
-        self.live &= ~ended
+        self._leave(ended)
         over = ended.any(axis=1) & ~self.live.any(axis=1)
         return self._close(np.flatnonzero(over), t)
 
     def interrupt(self, worlds: NDArray[np.int64] | None = None, *, t: int) -> list[EpisodeLog]:
         """Close what still runs in ``worlds``, all by default; an episode without a step is as if never started."""
-        running = self.live.any(axis=1)
+        running = np.logical_or.reduce(self.live, axis=1)
         if worlds is not None:
             among = np.zeros_like(running)
             among[worlds] = True
             running &= among
-        self.live[running] = False
+        self._leave(self.live & running[:, None])
         self._numbers[running & (self._length == 0)] -= 1
         return self._close(np.flatnonzero(running & (self._length > 0)), t)
+
+    def _leave(self, agents: NDArray[np.bool_]) -> None:
+        """Some agents' (E, A) last step was this one."""
+        np.copyto(self._lengths, self._length[:, None], where=agents)
+        self.live &= ~agents
 
     def _close(self, worlds: NDArray[np.int64], t: int) -> list[EpisodeLog]:
         """The logs of some worlds' episodes; whoever has no end by now was interrupted."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,19 +19,53 @@ _DIRECTIONS = np.array([[0.0, -1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, -1.0, 1.0]])
 _MOVES = _DIRECTIONS.shape[1]
 
 
-@dataclass(slots=True)
 class _Group:
-    """The agents of one group: their place among all, what they see and the arrays that are handed out."""
+    """The agents of one group: their place among all, what they see, and the arrays that are handed out."""
 
-    group: AgentGroup
-    agents: NDArray[np.intp]
-    rows: NDArray[np.intp]  # of the state block, agent after agent
-    obs: NDArray[np.float32]  # (E, agents, D)
-    no_costs: NDArray[np.float64]
-    active: NDArray[np.bool_]
+    def __init__(self, group: AgentGroup, agents: list[int], rows: NDArray[np.intp], num_envs: int) -> None:
+        self.spaces, self.name, self.names = group.spaces, group.name, group.agents
+        # Neighbours need no copy.
+        self.agents = slice(agents[0], agents[-1] + 1) if _is_run(agents) else np.array(agents)
+        self.first = agents[0]
+        self._rows = rows  # of the state block, agent after agent
+        shape = (num_envs, len(agents))
+        self._obs = np.zeros((*shape, *group.spaces.obs_shape), np.float32)
+        self._active, self._nobody = np.ones(shape, bool), np.zeros(shape, bool)
+        self._no_costs = np.full(shape, np.nan)
+        self._none = self._obs[:0].reshape(0, *group.spaces.obs_shape), *np.zeros((2, 0), np.intp)
 
     def observe(self, block: NDArray[np.float64]) -> None:
-        np.copyto(self.obs.reshape(len(self.obs), -1).T, block.take(self.rows, axis=0), casting="same_kind")
+        """Take the observations from the state block."""
+        seen = block.take(self._rows, axis=0)
+        np.copyto(self._obs.reshape(len(self._obs), -1), seen.T, casting="same_kind")
+
+    def last(self, worlds: NDArray[np.intp]) -> tuple[NDArray[Any], ...]:
+        """The observations that some worlds ended with, and of whom they are."""
+        agents = self._obs.shape[1]
+        final_obs = self._obs[worlds].reshape(-1, *self._obs.shape[2:])
+        return final_obs, np.repeat(worlds, agents), np.tile(np.arange(agents), len(worlds))
+
+    def result(
+        self,
+        rewards: NDArray[np.float64],
+        terminated: NDArray[np.bool_] | None = None,
+        truncated: NDArray[np.bool_] | None = None,
+        last: tuple[NDArray[Any], ...] | None = None,
+    ) -> GroupStep:
+        """A step in which everyone in a world (E,) ended with it; by default nobody did."""
+        final_obs, final_env, final_agent = last or self._none
+        return GroupStep(
+            obs=self._obs,
+            active=self._active,
+            action_mask=None,
+            rewards=rewards[self.agents].T,
+            costs=self._no_costs,
+            terminated=self._nobody if terminated is None else self._nobody | terminated[:, None],
+            truncated=self._nobody if truncated is None else self._nobody | truncated[:, None],
+            final_obs=final_obs,
+            final_env=final_env,
+            final_agent=final_agent,
+        )
 
 
 class ParticleVectorEnv(ArrayVectorEnv):
@@ -63,23 +96,19 @@ class ParticleVectorEnv(ArrayVectorEnv):
         self.scenario, self.worlds = scenario, worlds
         self._groups: list[_Group] = []
         for group in groups:
-            agents = np.array([names.index(agent) for agent in group.agents])
-            shape = (num_envs, len(agents))
+            agents = [names.index(agent) for agent in group.agents]
             rows = np.concatenate([seen[agent] for agent in agents])
-            obs = np.zeros((*shape, *group.spaces.obs_shape), np.float32)
-            self._groups.append(
-                _Group(group, agents, rows, obs, np.full(shape, np.nan), np.ones(shape, bool))
-            )
+            self._groups.append(_Group(group, agents, rows, num_envs))
         self._push = np.zeros((2, len(names), num_envs))
+        self._nobody = np.zeros((num_envs, len(names)), bool)
         self._no_infos: dict[str, dict[str, Any]] = {agent: {} for agent in names}
 
     def reset(self, seed: int) -> VectorStep:
         """Start every world afresh; what was running is logged as interrupted. Episodes are numbered on."""
         self._begin(seed)
         interrupted = self._start(np.arange(self.num_envs))
-        self._observe()
-        nobody = np.zeros(self.num_envs, bool)
-        return self._result(np.zeros((len(self.scenario.agents), self.num_envs)), nobody, nobody, interrupted)
+        nothing = np.zeros(self._nobody.T.shape)
+        return self._result({group.name: group.result(nothing) for group in self._groups}, interrupted)
 
     def step(
         self, actions: Mapping[str, NDArray[Any]], notes: Sequence[Mapping[str, Any]] | None = None
@@ -87,7 +116,7 @@ class ParticleVectorEnv(ArrayVectorEnv):
         """Play one step in every world; see `VectorEnv.step`."""
         self._require_running()
         for group in self._groups:
-            self._take_in(group, actions[group.group.name])
+            self._take_in(group, actions[group.name])
         if notes is not None:
             self._logs.note(notes)
         self.worlds.move(self._push)
@@ -98,50 +127,59 @@ class ParticleVectorEnv(ArrayVectorEnv):
         self._frames += self.num_envs
         truncated = self._logs.length + 1 >= self.scenario.max_cycles
         succeeded = self.scenario.succeeded(self.worlds)
-        terminated = np.zeros_like(truncated) if succeeded is None else succeeded & ~truncated
-        everyone = (self.num_envs, len(self.scenario.agents))
-        logs = self._logs.step(
-            rewards.T,
-            np.broadcast_to(terminated[:, None], everyone),
-            np.broadcast_to(truncated[:, None], everyone),
-            t=self._frames,
-        )
-        self._observe()
-        over = np.array([log.env_index for log in logs], np.intp)
-        final_obs = [group.obs[over] for group in self._groups]
-        if len(over):
-            self._start(over)
+        over = truncated if succeeded is None else truncated | succeeded
+        if not over.any():
+            self._logs.step(rewards.T, self._nobody, self._nobody, t=self._frames)
             self._observe()
-        return self._result(rewards, terminated, truncated, logs, over, final_obs)
+            return self._result({group.name: group.result(rewards) for group in self._groups})
+        return self._end(rewards, over & ~truncated, truncated)
+
+    def _end(
+        self,
+        rewards: NDArray[np.float64],
+        terminated: NDArray[np.bool_],
+        truncated: NDArray[np.bool_],
+    ) -> VectorStep:
+        """What a step brought in which some worlds' episodes ended (E,); they start anew."""
+        ends = (self._nobody | ended[:, None] for ended in (terminated, truncated))
+        logs = self._logs.step(rewards.T, *ends, t=self._frames)
+        over = np.flatnonzero(terminated | truncated)
+        self._observe()
+        last = [group.last(over) for group in self._groups]
+        self._start(over)
+        groups = {
+            group.name: group.result(rewards, terminated, truncated, of_group)
+            for group, of_group in zip(self._groups, last, strict=True)
+        }
+        return self._result(groups, logs, over.tolist())
 
     def _take_in(self, group: _Group, actions: NDArray[Any]) -> None:
         """Pushes and words from the actions (E, agents, ...) of a group."""
-        bodies, push, words = self.scenario.agents, self._push, self.worlds.state.words
-        first = bodies[group.agents[0]]
-        movable, speaks = first.movable, first.speaks
+        push, words = self._push, self.worlds.state.words
+        first = self.scenario.agents[group.first]
         if self.scenario.continuous_actions:
-            flat = actions.reshape(-1, *group.group.spaces.action_shape)
-            played = np.array(group.group.spaces.to_env(flat)).reshape(actions.shape).T
-            if movable:
+            flat = actions.reshape(-1, *group.spaces.action_shape)
+            played = np.array(group.spaces.to_env(flat)).reshape(actions.shape).T
+            if first.movable:
                 push[:, group.agents] = played[[2, 4]] - played[[1, 3]]
-            if speaks:
+            if first.speaks:
                 words[group.agents] = played[-self.scenario.words :].swapaxes(0, 1)
             return
-        chosen = self._check_choices(group.group.agents, actions, group.group.spaces.action_dim).T
-        if movable and speaks:
-            chosen, said = chosen % _MOVES, chosen // _MOVES
-        else:
-            said = chosen
-        if movable:
-            push[:, group.agents] = _DIRECTIONS.take(chosen, axis=1)
-        if speaks:
-            words[group.agents] = said[:, None] == np.arange(self.scenario.words)[:, None]
+        chosen = self._check_choices(group.names, actions, group.spaces.action_dim).T
+        move, word = chosen, chosen
+        if first.movable and first.speaks:
+            move, word = chosen % _MOVES, chosen // _MOVES
+        if first.movable:
+            push[:, group.agents] = _DIRECTIONS.take(move, axis=1)
+        if first.speaks:
+            words[group.agents] = word[:, None] == np.arange(self.scenario.words)[:, None]
 
     def _start(self, worlds: NDArray[np.intp]) -> list[EpisodeLog]:
         """Reset some worlds; returns the episodes that were still running."""
         seeds, interrupted = self._open_episodes(worlds)
         self.worlds.start(worlds, seeds)
         self.worlds.look()
+        self._observe()
         return interrupted
 
     def _observe(self) -> None:
@@ -149,40 +187,21 @@ class ParticleVectorEnv(ArrayVectorEnv):
             group.observe(self.worlds.block)
 
     def _result(
-        self,
-        rewards: NDArray[np.float64],
-        terminated: NDArray[np.bool_],
-        truncated: NDArray[np.bool_],
-        episodes: list[EpisodeLog],
-        over: NDArray[np.intp] | None = None,
-        final_obs: list[NDArray[np.float32]] | None = None,
+        self, groups: dict[str, GroupStep], episodes: Sequence[EpisodeLog] = (), over: Sequence[int] = ()
     ) -> VectorStep:
         final_infos: list[dict[str, dict[str, Any]] | None] = [None] * self.num_envs
-        over = np.zeros(0, np.intp) if over is None else over
-        for world in over.tolist():
+        for world in over:
             final_infos[world] = self._no_infos
-        groups = {}
-        for index, group in enumerate(self._groups):
-            shape = group.active.shape
-            last = np.zeros((0, *group.obs.shape[1:]), np.float32) if final_obs is None else final_obs[index]
-            groups[group.group.name] = GroupStep(
-                obs=group.obs,
-                active=group.active,
-                action_mask=None,
-                rewards=rewards[group.agents].T,
-                costs=group.no_costs,
-                terminated=np.broadcast_to(terminated[:, None], shape),
-                truncated=np.broadcast_to(truncated[:, None], shape),
-                final_obs=last.reshape(-1, *group.obs.shape[2:]),
-                final_env=np.repeat(over, shape[1]),
-                final_agent=np.tile(np.arange(shape[1]), len(over)),
-            )
         return VectorStep(
             groups=groups,
-            episodes=episodes,
+            episodes=list(episodes),
             infos=[self._no_infos] * self.num_envs,
             final_infos=final_infos,
         )
+
+
+def _is_run(numbers: list[int]) -> bool:
+    return numbers == list(range(numbers[0], numbers[-1] + 1))
 
 
 def _spaces(scenario: Scenario, lengths: list[int]) -> dict[str, AgentSpaces]:

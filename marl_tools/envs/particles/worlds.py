@@ -84,6 +84,21 @@ class Scenario(ABC):
         """The pairs of bodies of which at least one is pushed when they touch, in mpe2's order."""
         return [(i, j) for i in range(len(self.agents)) for j in range(i + 1, self.colliders)]
 
+    @cached_property
+    def partners(self) -> NDArray[np.intp]:
+        """The bodies that each agent may touch, in order, (partners, A)."""
+        rows = [[j for j in range(self.colliders) if j != i] for i in range(len(self.agents))]
+        return np.array(rows, np.intp).reshape(len(rows), -1).T
+
+    @cached_property
+    def contacts(self) -> NDArray[np.intp]:
+        """The pairs that each agent makes with its partners, (partners, A)."""
+        rows = [
+            [self.pairs.index((min(i, j), max(i, j))) for i, j in enumerate(row)]
+            for row in self.partners.tolist()
+        ]
+        return np.array(rows, np.intp).reshape(self.partners.shape)
+
     def others(self, agent: int) -> list[int]:
         """All agents but that one."""
         return [other for other in range(len(self.agents)) if other != agent]
@@ -135,6 +150,9 @@ class ParticleWorlds:
         self.touching = sizes[first] + sizes[second]
         """The distance at which the bodies of each pair touch, (pairs, 1)."""
         self.gap = np.zeros((len(scenario.pairs), num_envs))
+        self._contact_rows = np.arange(a) * m + scenario.partners
+        # Of each agent, the push of its action, then those of the bodies that it may touch.
+        self._forces = np.zeros((2, 1 + len(scenario.partners), a, num_envs))
 
     def rows_seen(self) -> list[NDArray[np.intp]]:
         """For each agent the rows of `block` that make its observation."""
@@ -159,7 +177,7 @@ class ParticleWorlds:
         state, moved = self.state, self._steps
         force = push * self._accel
         if self.scenario.pairs:
-            self._collide(force)
+            force = self._collide(force)
         np.multiply(state.vel, _DT, out=moved)
         state.pos[:, : self._agents] += moved
         np.multiply(state.vel, _KEPT, out=state.vel)
@@ -180,19 +198,19 @@ class ParticleWorlds:
             np.sqrt(self.gap, out=self.gap)
         self.scenario.look(self)
 
-    def _collide(self, force: F64) -> None:
-        """Add the contact forces, pair by pair in mpe2's order, since float sums depend on it."""
-        # Minus (distance - touching) over margin, and with rel the difference of places is turned round.
+    def _collide(self, force: F64) -> F64:
+        """``force`` (2, A, E) and the contact forces."""
+        forces, contact, contacts = self._forces, self._forces[:, 1:], self.scenario.contacts
+        # Minus (distance - touching), over the margin.
         depth = np.logaddexp(0, (self.gap - self.touching) / -_CONTACT_MARGIN)
         depth *= _CONTACT_MARGIN
-        pushed = self.state.rel.reshape(2, -1, self.num_envs).take(self._pair_rows, axis=1)
-        pushed *= _CONTACT_FORCE
-        pushed /= self.gap
-        pushed *= depth
-        for pair, (i, j) in enumerate(self.scenario.pairs):
-            force[:, i] -= pushed[:, pair]
-            if j < self._agents:
-                force[:, j] += pushed[:, pair]
+        forces[:, 0] = force
+        contact[...] = self.state.rel.reshape(2, -1, self.num_envs)[:, self._contact_rows]
+        contact *= _CONTACT_FORCE
+        contact /= self.gap[contacts]
+        contact *= depth[contacts]
+        # One after the other, as mpe2 adds them; `np.add.reduce` may add in pairs, and then the last bits differ.
+        return np.subtract.reduce(forces, axis=1)
 
     def _limit_speed(self) -> None:
         vel = self.state.vel[:, self._limited]

@@ -79,16 +79,17 @@ def run(places, inwards):
 
 
 @pytest.mark.parametrize(
-    ("name", "kwargs"),
+    ("name", "kwargs", "num_envs"),
     [
-        ("simple_spread", {"N": 5}),
-        ("simple_tag", {"num_good": 2}),
-        ("simple_push", {}),
+        ("simple_spread", {"N": 5}, 4),
+        ("simple_spread", {"N": 12}, 1),
+        ("simple_tag", {"num_good": 2}, 4),
+        ("simple_push", {}, 4),
     ],
 )
-def test_a_crowd_and_a_flight_are_those_of_mpe2(name, kwargs):
+def test_a_crowd_and_a_flight_are_those_of_mpe2(name, kwargs, num_envs):
     """All contacts at once, where the order of float sums shows, then far out, where prey pays for it."""
-    serial, twin = both(name, {**kwargs, "max_cycles": 60}, num_envs=4)
+    serial, twin = both(name, {**kwargs, "max_cycles": 60}, num_envs)
     serial.reset(0), twin.reset(0)
     agents, touched, rewards = len(twin.scenario.agents), 0, []
     rows = {agent.name: row for row, agent in enumerate(twin.scenario.agents)}
