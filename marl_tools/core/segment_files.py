@@ -32,7 +32,7 @@ _NAME = re.compile(r"(?P<writer>[A-Za-z0-9_-]+)-(?P<counter>\d{8,})\.npz")
 def env_slug(name: str) -> str:
     """A folder name for an env: the name itself where it is a harmless one, else what is harmless of it and a hash."""
     harmless = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[:48]
-    if harmless == name and name != PROTECTED:
+    if harmless == name and name not in ("", PROTECTED):
         return name
     return f"{harmless or 'env'}-{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
 

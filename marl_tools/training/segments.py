@@ -86,7 +86,7 @@ class SegmentWindows(IterableDataset[SegmentBatch]):
         batch_size: windows in a batch.
         seed: of the draws.
         agents: only these agents, or those for which a function of the name says so.
-        cached: files that are kept open in memory.
+        cache_bytes: files that were read lately stay in memory up to this size, but one always does.
 
     Files are read when they are needed, beside `cached` ones only their lengths are in memory; `refresh` finds new ones. One that
     `prune` has taken away meanwhile is passed over.
@@ -104,23 +104,24 @@ class SegmentWindows(IterableDataset[SegmentBatch]):
         batch_size: int = 64,
         seed: int = 0,
         agents: Sequence[AgentID] | Callable[[AgentID], bool] | None = None,
-        cached: int = 64,
+        cache_bytes: int = 2**28,
     ) -> None:
         super().__init__()
         self.length = at_least(1)("length", length)
         self.batch_size = at_least(1)("batch_size", batch_size)
         self.seed = at_least(0)("seed", seed)
-        self._cached = at_least(1)("cached", cached)
+        self._cache_bytes = at_least(0)("cache_bytes", cache_bytes)
         self.weights = _checked_weights(folders) if isinstance(folders, Mapping) else None
         listed = [folders] if isinstance(folders, str | os.PathLike) else list(folders)
         self.folders = [Path(folder) for folder in listed]
         self._wanted = agents if callable(agents) or agents is None else frozenset(agents).__contains__
         self._open: OrderedDict[Path, Segment] = OrderedDict()
+        self._open_bytes = 0
         self._indexed: dict[Path, list[_Stretch]] = {}
         self.refresh()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_open": OrderedDict()}
+        return {**self.__dict__, "_open": OrderedDict(), "_open_bytes": 0}
 
     @property
     def transitions(self) -> int:
@@ -207,16 +208,16 @@ class SegmentWindows(IterableDataset[SegmentBatch]):
 
     def _segment(self, path: Path) -> Segment | None:
         """The file, from memory if it was read lately; None if it is gone."""
-        segment = self._open.get(path)
-        if segment is None:
+        if path not in self._open:
             try:
                 segment = self._open[path] = read_segment(path)
             except FileNotFoundError:
                 return None
-            if len(self._open) > self._cached:
-                self._open.popitem(last=False)
+            self._open_bytes += segment.nbytes
+            while self._open_bytes > self._cache_bytes and len(self._open) > 1:
+                self._open_bytes -= self._open.popitem(last=False)[1].nbytes
         self._open.move_to_end(path)
-        return segment
+        return self._open[path]
 
     def _batch(self, windows: list[_Window]) -> SegmentBatch:
         first, length = windows[0], self.length
