@@ -21,6 +21,7 @@ from marl_tools.core.factory import EnvFactory
 from marl_tools.envs.tasks import Task, find_task, require
 from marl_tools.experiment.flat import FlatSettings
 from marl_tools.experiment.safety import SafetySettings
+from marl_tools.experiment.stepping import SteppingSettings
 from marl_tools.training.ippo import IPPOConfig
 
 _RENAMED = {"env_name": "env", "seed_offset": "seed"}
@@ -88,6 +89,7 @@ class RunConfig:
         ippo_version: generation of the trainer.
         ippo: settings of the trainer.
         safety: constraint and shield.
+        stepping: worker processes.
     """
 
     env: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV")]
@@ -122,6 +124,7 @@ class RunConfig:
     ippo_version: Literal["v0"] = "v0"
     ippo: IPPOConfig = field(default_factory=IPPOConfig)
     safety: SafetySettings = field(default_factory=SafetySettings)
+    stepping: SteppingSettings = field(default_factory=SteppingSettings)
 
     def __post_init__(self) -> None:
         positive = (
@@ -150,6 +153,8 @@ class RunConfig:
         increasing("final_policy_eval_horizons", self.final_policy_eval_horizons)
         find_task(self.env)
         self.safety.check(self.env)
+        shielded = self.safety.shield != "none"
+        self.stepping.check(num_envs=self.num_envs, native=self.native, shielded=shielded)
 
     @property
     def task(self) -> Task:

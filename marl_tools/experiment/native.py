@@ -1,4 +1,4 @@
-"""The copies of a run's env side by side: single ones, or a native batch where there is one."""
+"""The copies of a run's env side by side: single ones here or in workers, or a native batch where there is one."""
 
 from __future__ import annotations
 
@@ -8,16 +8,29 @@ from marl_tools.core.types import VectorEnv
 from marl_tools.envs.native import GameVectorEnv
 from marl_tools.envs.parallel import GameEnv
 from marl_tools.envs.particles import ParticleVectorEnv, scenario_of
-from marl_tools.vector import SerialVectorEnv
+from marl_tools.experiment.stepping import SteppingSettings
+from marl_tools.vector import SerialVectorEnv, WorkerVectorEnv
 
 
-def make_envs(factory: EnvFactory, num_envs: int, *, native: bool = False) -> VectorEnv:
-    """``num_envs`` copies of an env.
+def make_envs(
+    factory: EnvFactory, num_envs: int, *, native: bool = False, stepping: SteppingSettings | None = None
+) -> VectorEnv:
+    """``num_envs`` copies of an env, by default in this process.
 
     Raises:
-        ConfigError: ``native``, and the env has no such form.
+        ConfigError: ``native``, and the env has no such form; or workers, and the factory cannot be pickled.
     """
-    return native_envs(factory, num_envs) if native else SerialVectorEnv(factory, num_envs)
+    if native:
+        return native_envs(factory, num_envs)
+    if stepping is None or stepping.workers == 0:
+        return SerialVectorEnv(factory, num_envs)
+    return WorkerVectorEnv(
+        factory,
+        num_envs,
+        stepping.workers,
+        timeout=stepping.worker_timeout,
+        on_worker_death=stepping.on_worker_death,
+    )
 
 
 def native_envs(factory: EnvFactory, num_envs: int) -> VectorEnv:

@@ -125,7 +125,7 @@ class _Run:
             if resumed:
                 # First of all: another process may be writing what is read below.
                 stack.enter_context(RunLock(self.folder))
-            envs = make_envs(self.factory, config.num_envs, native=config.native)
+            envs = make_envs(self.factory, config.num_envs, native=config.native, stepping=config.stepping)
             stack.callback(envs.close)
             trainer, self.shield = make_trainer(config, self.factory, envs)
             begun = self._go_on(trainer) if resumed else False
@@ -155,6 +155,10 @@ class _Run:
         """Put the run where its latest checkpoint stands; False if there is none, and it has to begin anew."""
         folder, checkpoints = self.folder, CheckpointFolder(self.folder)
         loaded = checkpoints.load() if checkpoints.exists() else None
+        if loaded is None and (folder / "done.json").exists():
+            raise ConfigError(
+                f"{folder} is done, but its checkpoints are gone: nothing is left to go on from"
+            )
         frames, updates = self._load(trainer, loaded) if loaded else (0, 0)
         rewind(folder, frames=frames, updates=updates)
         with suppress(FileNotFoundError):

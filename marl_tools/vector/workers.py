@@ -18,6 +18,7 @@ from marl_tools.core.checks import at_least, one_of
 from marl_tools.core.errors import ConfigError, EnvError
 from marl_tools.core.seeding import episode_seed
 from marl_tools.core.types import EpisodeLog, GroupStep, VectorStep
+from marl_tools.core.wrappers.direct import steps_directly
 from marl_tools.core.wrappers.recorder import EpisodeRecorder
 from marl_tools.vector.buffers import GroupBuffer
 from marl_tools.vector.crew import Crew, OnWorkerDeath
@@ -91,6 +92,7 @@ class WorkerVectorEnv:
         probe = make_env(env_index=0)
         try:
             self.groups, self.env_name = env_groups(probe), probe.env_name
+            self.direct = steps_directly(probe)
             tally = Tally(self.env_name, self.groups, num_envs, split=probe.builder.split)
         finally:
             probe.close()

@@ -1,0 +1,58 @@
+"""How the copies of a run's env are stepped: in this process, or in workers, and when their actions are computed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from marl_tools.core.checks import at_least
+from marl_tools.core.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class SteppingSettings:
+    """Where the copies of the env live.
+
+    Args:
+        workers: processes that step the copies of the env; 0: this one does. The episodes are the same.
+        pipeline: with two workers or more, compute the actions of one half of them while the other half steps. Still on
+            policy; networks see half the rows at a time, which may move the last bit of a number.
+        on_worker_death: "raise", or "restart" the copies of a worker that died; what they played is logged as interrupted.
+        worker_timeout: seconds that a step or a reset of a worker's copies may take.
+    """
+
+    workers: int = 0
+    pipeline: bool = False
+    on_worker_death: Literal["raise", "restart"] = "raise"
+    worker_timeout: float = 120.0
+
+    def __post_init__(self) -> None:
+        at_least(0)("workers", self.workers)
+        if self.pipeline and self.workers < 2:
+            raise ConfigError(
+                f"pipeline with workers={self.workers}: it takes turns between two workers or more"
+            )
+        if not self.worker_timeout > 0:
+            raise ConfigError(f"worker_timeout={self.worker_timeout}: must be a positive number of seconds")
+
+    def check(self, *, num_envs: int, native: bool, shielded: bool) -> None:
+        """Refuse what does not go together with a run's other settings.
+
+        Raises:
+            ConfigError: it says which, and what to leave out.
+        """
+        if self.workers > num_envs:
+            raise ConfigError(
+                f"workers={self.workers}, but num_envs={num_envs}: a worker needs a copy of its own"
+            )
+        if self.workers and native:
+            raise ConfigError(
+                f"workers={self.workers} with native: a native env is one batch; leave one of them out"
+            )
+        if shielded and self.pipeline:
+            raise ConfigError("pipeline with a shield: it decides on all copies at once; leave pipeline out")
+        if shielded and self.on_worker_death == "restart":
+            raise ConfigError(
+                "on_worker_death='restart' with a shield: it counts what every step led to, and that of a step which is "
+                "lost with its worker is not known; leave on_worker_death at 'raise'"
+            )
