@@ -127,7 +127,7 @@ class WrittenPasses:
         self._network, self._head = network, head
         assert isinstance(network.actor, MlpEncoder)
         self._actor = _Mlp(network.actor, network.policy_head)
-        self._log_std = network.log_std
+        self._free = network.free_params
         self._critics: dict[str, _Mlp] = {}
         for name, trunk in network.trunks.items():
             assert isinstance(trunk, MlpEncoder)
@@ -156,17 +156,17 @@ class WrittenPasses:
 
     def backward(self, of_log_probs: Tensor, of_entropies: Tensor, of_values: Mapping[str, Tensor]) -> None:
         slopes = self._head.slopes(of_log_probs, of_entropies)
-        if self._log_std is not None:
-            slopes, of_log_std = slopes.chunk(2, 1)
-            _gradient(self._log_std).add_(of_log_std.sum(2).unsqueeze(1))
+        if self._free is not None:
+            slopes, of_free = slopes.split([slopes.shape[1] - self._free.shape[2], self._free.shape[2]], 1)
+            _gradient(self._free).add_(of_free.sum(2).unsqueeze(1))
         self._actor.backward(slopes)
         for name, critic in self._critics.items():
             critic.backward(of_values[name].unsqueeze(1))
 
     def _policy(self, inputs: Tensor, mask: Tensor | None) -> Tensor:
         outputs = self._actor.forward(inputs)
-        if self._log_std is not None:
-            return torch.cat([outputs, self._log_std.mT.expand_as(outputs)], 1)
+        if self._free is not None:
+            return torch.cat([outputs, self._free.mT.expand(-1, -1, outputs.shape[2])], 1)
         return mask_logits(outputs, None if mask is None else mask.mT)
 
 

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from marl_tools.core.errors import ConfigError
 from marl_tools.core.spaces import AgentSpaces
-from marl_tools.models.distributions import Normal, action_distribution, mask_logits
+from marl_tools.models.distributions import action_distribution, mask_logits
 from marl_tools.models.normalise import RunningNorm
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh, "relu": torch.relu}
@@ -182,11 +182,12 @@ class ActorCritic(nn.Module):
         *,
         critics: Sequence[str] = ("reward",),
         normalise_observations: bool = True,
+        action_pdtype: str | None = None,
         generator: torch.Generator,
     ) -> None:
         super().__init__()
         self.lanes = lanes
-        self.distribution = action_distribution(spaces)
+        self.distribution = action_distribution(spaces, action_pdtype)
         shape, pixels = spaces.obs_shape, spaces.obs_dtype == "uint8"
         image = config.encoder == "cnn" or (config.encoder == "auto" and _is_image(shape))
         if image and len(shape) != 3:
@@ -204,12 +205,11 @@ class ActorCritic(nn.Module):
         self.actor = encoder()
         # Empty where the critics look through the actor's convolutions.
         self.trunks = nn.ModuleDict({} if image else {name: encoder() for name in critics})
-        gaussian = isinstance(self.distribution, Normal)
-        outputs = spaces.action_dim if gaussian else self.distribution.params
-        features = self.actor.features
-        self.policy_head = LaneLinear(lanes, features, outputs, 0.01, generator)
+        features, free = self.actor.features, self.distribution.free
+        self.policy_head = LaneLinear(lanes, features, self.distribution.outputs, 0.01, generator)
         self.value_heads = nn.ModuleDict({name: PopArtHead(lanes, features, generator) for name in critics})
-        self.log_std = nn.Parameter(torch.zeros(lanes, 1, outputs)) if gaussian else None
+        # Of a distribution's own, whatever is observed: log standard deviations, as a rule.
+        self.free_params = nn.Parameter(torch.zeros(lanes, 1, free)) if free else None
 
     def forward(self, obs: Tensor, mask: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         """Distribution parameters (L, N, params) and each critic's *normalised* values (L, N)."""
@@ -238,8 +238,8 @@ class ActorCritic(nn.Module):
 
     def _policy_params(self, features: Tensor, mask: Tensor | None) -> Tensor:
         outputs = self.policy_head(features)
-        if self.log_std is not None:
-            return torch.cat([outputs, self.log_std.expand_as(outputs)], -1)
+        if self.free_params is not None:
+            return torch.cat([outputs, self.free_params.expand(-1, outputs.shape[1], -1)], -1)
         return mask_logits(outputs, mask)
 
     def prepare(self, obs: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from marl_tools.core.errors import ConfigError
 from marl_tools.core.types import EpisodeLog, VectorEnv
+from marl_tools.models.distributions import check_action_pdtype
 from marl_tools.models.networks import NetworkConfig
 from marl_tools.training.contracts import Constraint, LearningGuard
 from marl_tools.training.learner import GroupLearner
@@ -37,10 +38,12 @@ class IPPOConfig:
         learning_epochs: passes over a rollout.
         mini_batches: parts that each pass is cut into.
         share: "group": agents with equal spaces share one network; "none": a network for each agent.
-        learning_rate_schedule: "constant", or "linear" or "cosine" down to 0 at the last step of the run.
+        learning_rate_schedule: "constant", or "linear", "cosine" or "exponential" down to 0 at the end of the run.
         entropy_coef_end: where the entropy bonus ends when ``entropy_schedule`` is not constant.
         target_kl: an epoch in which a group's KL divergence exceeds this is the update's last; None: never stop.
         normalise_returns: the critic learns returns of mean 0 and variance 1 (PopArt).
+        action_pdtype: the action distribution, a name in `models.distributions.ACTION_PDS`; None or "default": Normal for
+            numbers, Categorical for choices, Bernoulli for bits.
     """
 
     rollouts: int = 128
@@ -61,6 +64,7 @@ class IPPOConfig:
     normalise_observations: bool = True
     normalise_returns: bool = True
     normalise_advantages: bool = True
+    action_pdtype: str | None = None
     network: NetworkConfig = field(default_factory=NetworkConfig)
 
     def __post_init__(self) -> None:
@@ -78,6 +82,7 @@ class IPPOConfig:
                 raise ConfigError(f"{name}={getattr(self, name)}: must be 0 or more")
         if self.target_kl is not None and not self.target_kl > 0:
             raise ConfigError(f"target_kl={self.target_kl}: must be positive, or None for no KL stop")
+        check_action_pdtype(self.action_pdtype)
 
 
 class IPPO:

@@ -178,6 +178,8 @@ def team_policy(
                 network_config,
                 critics=state["critics"],
                 normalise_observations=state["normalise_observations"],
+                # Checkpoints from before there was a choice name none.
+                action_pdtype=state.get("distributions", {}).get(group.name),
                 generator=torch.Generator(),
             )
             network.load_state_dict(strip_prefix(tensors, f"{group.name}/network/"))
@@ -195,6 +197,7 @@ def describe_team(
         "groups": [group_to_json(group) for group in groups],
         "lanes": {name: network.lanes for name, network in networks.items()},
         "network": {**asdict(config), "hidden": list(config.hidden)},
+        "distributions": {name: type(network.distribution).__name__ for name, network in networks.items()},
         "critics": list(next(iter(networks.values())).value_heads),
         "normalise_observations": any(network.obs_norm is not None for network in networks.values()),
     }
