@@ -23,7 +23,7 @@ VENVS = HERE.parent / ".venv-peers"
 LAST = 500
 """Episodes over which a run's final return is the mean."""
 SETTINGS = (
-    *("--env-kwargs", "N=3", "max_cycles=25", "--share", "group"),
+    *("--share", "group"),
     *("--learning-epochs", "4", "--mini-batches", "4", "--learning-rate", "2.5e-4"),
     *("--hidden", "64", "64", "--activation", "tanh"),
     *("--final-policy-eval-episodes", "0", "--video-episodes", "0"),
@@ -37,6 +37,7 @@ class Ours:
     name: str
     flags: Sequence[str] = ()
     num_envs: int = 8
+    agents: int = 3
     steps: int | None = None
     """Env steps of a short run, where the usual number says too little."""
 
@@ -45,8 +46,9 @@ class Ours:
         out = scratch / f"{self.name.replace(' ', '-')}-{seed}-{timesteps}-{time.time_ns()}"
         program = Path(sys.executable).with_name("marl-tools")
         counts = ("--timesteps", timesteps, "--num-envs", self.num_envs, "--rollouts", 128, "--seed", seed)
-        command = [program, "train", "simple_spread", *counts, *SETTINGS, *self.flags, "--out", out]
-        _, seconds, megabytes = watched([str(part) for part in command])
+        env = ("train", "simple_spread", "--env-kwargs", f"N={self.agents}", "max_cycles=25")
+        command = [program, *env, *counts, *SETTINGS, *self.flags, "--out", out]
+        _, seconds, memory = watched([str(part) for part in command])
         episodes = [json.loads(line) for line in (out / "episodes.jsonl").read_text().splitlines()]
         updates = [json.loads(line) for line in (out / "updates.jsonl").read_text().splitlines()]
         returns = [statistics.fmean(log["returns"].values()) for log in episodes]
@@ -57,7 +59,10 @@ class Ours:
             "steps_per_second": updates[-1]["frames"] / (collecting + updating),
             "update_share": updating / (collecting + updating),
             "seconds": seconds,
-            "megabytes": megabytes,
+            "megabytes": max(memory),
+            # While training goes on: the first fifth is start-up, the last evaluates.
+            "megabytes_early": statistics.median(memory[len(memory) // 5 : len(memory) // 2] or memory),
+            "megabytes_late": statistics.median(memory[len(memory) // 2 : -len(memory) // 5] or memory),
         }
 
 
@@ -91,19 +96,19 @@ class Peer:
         """Train once; the figures are those that the script prints."""
         script = HERE / "peers" / f"{self.script}.py"
         command = [str(part) for part in (self.python(), script, seed, timesteps, LAST)]
-        printed, seconds, megabytes = watched(command, scratch, {"SDL_VIDEODRIVER": "dummy"} | self.variables)
-        return {**json.loads(printed.splitlines()[-1]), "seconds": seconds, "megabytes": megabytes}
+        printed, seconds, memory = watched(command, scratch, {"SDL_VIDEODRIVER": "dummy"} | self.variables)
+        return {**json.loads(printed.splitlines()[-1]), "seconds": seconds, "megabytes": max(memory)}
 
 
 def watched(
     command: Sequence[str], cwd: Path | None = None, variables: dict[str, str] | None = None
-) -> tuple[str, float, float]:
-    """Run a command: what it printed, its seconds, and the most memory in MB that it and its children held at once.
+) -> tuple[str, float, list[float]]:
+    """Run a command: what it printed, its seconds, and the memory in MB that it and its children held, twice a second.
 
     Raises:
         RuntimeError: it failed; its last words are in the message.
     """
-    started, most = time.perf_counter(), 0.0
+    started, memory = time.perf_counter(), [0.0]
     process = subprocess.Popen(
         command,
         cwd=cwd,
@@ -115,9 +120,8 @@ def watched(
     over = threading.Event()
 
     def sample() -> None:
-        nonlocal most
         while not over.wait(0.5):
-            most = max(most, megabytes_of(process.pid))
+            memory.append(megabytes_of(process.pid))
 
     sampler = threading.Thread(target=sample)
     sampler.start()
@@ -128,7 +132,7 @@ def watched(
         sampler.join()
     if process.returncode:
         raise RuntimeError(f"{' '.join(command)} failed: {complaints[-2000:]}")
-    return printed, time.perf_counter() - started, most
+    return printed, time.perf_counter() - started, memory
 
 
 def megabytes_of(pid: int) -> float:
