@@ -7,8 +7,9 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
+import numpy as np
 from pettingzoo.utils.conversions import aec_to_parallel
 from pettingzoo.utils.env import AECEnv, ParallelEnv
 
@@ -22,6 +23,7 @@ from marl_tools.core.wrappers.cost import AddCost
 from marl_tools.core.wrappers.direct import step_directly
 from marl_tools.core.wrappers.preprocess import parse_preprocess, preprocess
 from marl_tools.core.wrappers.recorder import EpisodeRecorder
+from marl_tools.core.wrappers.trajectories import TrajectoryRecorder, check_segment
 
 Reference = str
 """``"package.module:function"``, resolved when an env is built, in whichever process that is."""
@@ -29,7 +31,7 @@ Reference = str
 
 @dataclass(frozen=True, kw_only=True)
 class EnvFactory:
-    """Build the env and wrap it: preprocessing innermost, then cost, cap, agent truncation and recorder.
+    """Build the env and wrap it: preprocessing innermost, then cost, cap, agent truncation, recorder and trajectories.
 
     The order is fixed. A cost function therefore sees preprocessed observations (the raw state is at
     ``step.env.unwrapped``), a cap counts the steps of the preprocessed env, and the log sees what the learner sees.
@@ -44,6 +46,8 @@ class EnvFactory:
         cap: steps, "infer", or None for no `EpisodeCap`.
         terminations_at_cap: see `EpisodeCap`.
         agent_steps, agent_when, stand_in: see `AgentTruncation`; ``agent_when`` may be a `Reference`.
+        save_trajectories: folder for a `TrajectoryRecorder`; copy i of the env is its writer ``env<i>``.
+        segment, trajectory_format: see `TrajectoryRecorder`.
 
     Callables have to be module-level functions for the factory to be pickled; a `Reference` always works.
 
@@ -63,11 +67,15 @@ class EnvFactory:
     agent_steps: int | Mapping[AgentID, int] | None = None
     agent_when: Callable[..., bool] | Reference | None = None
     stand_in: Any = None
+    save_trajectories: str | None = None
+    segment: tuple[int, int] = (100, 200)
+    trajectory_format: str = "npz"
 
     def __post_init__(self) -> None:
         for name in ("make_env", "cost", "agent_when"):
             _check_reference(name, getattr(self, name))
         parse_preprocess(self.preprocess)
+        check_segment("segment", self.segment)
         if isinstance(self.cap, str):
             one_of("infer")("cap", self.cap)
         elif self.cap is not None:
@@ -90,7 +98,10 @@ class EnvFactory:
         clock: Clock | None = None,
         on_episode: Callable[[EpisodeLog], None] | None = None,
     ) -> EpisodeRecorder:
-        """A fresh env. ``render_mode`` reaches ``make_env`` only if given; the rest goes to `EpisodeRecorder`."""
+        """A fresh env. ``render_mode`` reaches ``make_env`` only if given; the rest goes to `EpisodeRecorder`.
+
+        A `TrajectoryRecorder` around it answers for the recorder: ``builder``, ``clock``, ``last_episode``, ``on_episode``.
+        """
         kwargs = dict(self.kwargs) if render_mode is None else {**self.kwargs, "render_mode": render_mode}
         make_env = resolve(self.make_env)
         label = self.make_env if isinstance(self.make_env, str) else _label(make_env)
@@ -104,9 +115,20 @@ class EnvFactory:
         if self.stand_in is not None:
             when = None if self.agent_when is None else resolve(self.agent_when)
             env = AgentTruncation(env, steps=self.agent_steps, when=when, stand_in=self.stand_in)
-        return EpisodeRecorder(
+        recorder = EpisodeRecorder(
             env, self.env_name, env_index=env_index, split=split, clock=clock, on_episode=on_episode
         )
+        if self.save_trajectories is None:
+            return recorder
+        saving = TrajectoryRecorder(
+            recorder,
+            self.save_trajectories,
+            self.segment,
+            self.trajectory_format,
+            writer=f"env{env_index}",
+            rng=np.random.default_rng(env_index),
+        )
+        return cast(EpisodeRecorder, saving)
 
 
 def resolve(reference: Callable[..., Any] | Reference) -> Callable[..., Any]:

@@ -11,6 +11,7 @@ import re
 import secrets
 import threading
 from collections import deque
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,9 @@ QUEUE_BYTES, QUEUE_SEGMENTS = 64 * 2**20, 64
 PROTECTED = "protected"
 """What lies in a folder of this name is never pruned."""
 
+REPLAYED = "replayed"
+"""Where a run that goes on from a checkpoint puts what it plays again; `segment_files` does not look there."""
+
 _IDLE_SECONDS = 2.0
 _NAME = re.compile(r"(?P<writer>[A-Za-z0-9_-]+)-(?P<counter>\d{8,})\.npz")
 
@@ -32,7 +36,7 @@ _NAME = re.compile(r"(?P<writer>[A-Za-z0-9_-]+)-(?P<counter>\d{8,})\.npz")
 def env_slug(name: str) -> str:
     """A folder name for an env: the name itself where it is a harmless one, else what is harmless of it and a hash."""
     harmless = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[:48]
-    if harmless == name and name not in ("", PROTECTED):
+    if harmless == name and name not in ("", PROTECTED, REPLAYED):
         return name
     return f"{harmless or 'env'}-{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
 
@@ -54,21 +58,23 @@ def prune(folder: str | os.PathLike[str], max_files: int) -> list[Path]:
         ConfigError: ``max_files`` is no whole number from 0 on.
     """
     at_least(0)("max_files", max_files)
-    by_writer: dict[tuple[Path, str], list[tuple[int, int, Path]]] = {}
-    for path in segment_files(folder):
-        if path.parent.name != PROTECTED:
-            writer, counter = _parse(path.name)
-            # Another pruner may be at work.
-            with contextlib.suppress(FileNotFoundError):
-                row = (counter, path.stat().st_mtime_ns, path)
-                by_writer.setdefault((path.parent, writer), []).append(row)
-    excess = sum(map(len, by_writer.values())) - max_files
+    files = [path for path in segment_files(folder) if path.parent.name != PROTECTED]
+    aged = [_aged(written) for written in by_writer(files)]
+    excess = sum(map(len, aged)) - max_files
     # Not sorted by time: `merge` looks at the heads only, so that each writer's counters decide among its own.
-    oldest_first = heapq.merge(*map(sorted, by_writer.values()), key=lambda row: row[1:])
-    removed = [path for _, _, path in itertools.islice(oldest_first, max(0, excess))]
+    removed = [path for _, path in itertools.islice(heapq.merge(*aged), max(0, excess))]
     for path in removed:
         path.unlink(missing_ok=True)
     return removed
+
+
+def by_writer(files: Iterable[Path]) -> list[list[Path]]:
+    """The segments of each writer in each folder, by their counters."""
+    groups: dict[tuple[Path, str], list[tuple[int, Path]]] = {}
+    for path in files:
+        writer, counter = _parse(path.name)
+        groups.setdefault((path.parent, writer), []).append((counter, path))
+    return [[path for _, path in sorted(group)] for group in groups.values()]
 
 
 class SegmentWriter:
@@ -234,3 +240,12 @@ def _parse(name: str) -> tuple[str, int]:
     match = _NAME.fullmatch(name)
     assert match is not None
     return match["writer"], int(match["counter"])
+
+
+def _aged(files: Iterable[Path]) -> list[tuple[int, Path]]:
+    """The files with the times of their last change; those that another pruner has just taken are left out."""
+    aged = []
+    for path in files:
+        with contextlib.suppress(FileNotFoundError):
+            aged.append((path.stat().st_mtime_ns, path))
+    return aged

@@ -1,0 +1,108 @@
+"""A run's saved trajectories: its settings for them, and what becomes of them when it goes on from a checkpoint."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any, Literal
+
+from marl_tools.core.durable import move_new
+from marl_tools.core.errors import ConfigError
+from marl_tools.core.factory import EnvFactory
+from marl_tools.core.logging import log
+from marl_tools.core.segment_files import REPLAYED, by_writer, segment_files
+from marl_tools.core.segments import read_meta
+from marl_tools.core.wrappers.trajectories import check_segment
+from marl_tools.experiment.records import EPISODES, read_episodes
+
+FOLDER = "trajectories"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrajectorySettings:
+    """What a run saves of its training episodes.
+
+    Args:
+        trajectories: save every transition to RUN/trajectories, for learning from it later (docs/trajectories.md).
+        trajectory_segment: least and greatest number of steps in a file; the end of an episode ends one as well.
+        trajectory_format: "npz-compressed" is smaller and takes more time.
+    """
+
+    trajectories: bool = False
+    trajectory_segment: tuple[int, int] = (100, 200)
+    trajectory_format: Literal["npz", "npz-compressed"] = "npz"
+
+    def __post_init__(self) -> None:
+        check_segment("trajectory_segment", self.trajectory_segment)
+
+    def check(self, *, native: bool) -> None:
+        """Refuse what does not go together with a run's other settings.
+
+        Raises:
+            ConfigError: it says what to leave out.
+        """
+        if self.trajectories and native:
+            raise ConfigError(
+                "trajectories with native: a native env steps arrays of many worlds, and has no single one to record; "
+                "leave --native or --trajectories out"
+            )
+
+    def saving(self, factory: EnvFactory, run: Path) -> EnvFactory:
+        """The factory of the envs that are trained in: as ``factory``, but it saves to the run folder if it has to."""
+        if not self.trajectories:
+            return factory
+        return dataclasses.replace(
+            factory,
+            save_trajectories=str(run / FOLDER),
+            segment=self.trajectory_segment,
+            trajectory_format=self.trajectory_format,
+        )
+
+
+def saved_before(run: Path) -> list[Path]:
+    """The segments that earlier sittings of a run left. To be asked for before its envs take a step."""
+    return segment_files(run / FOLDER)
+
+
+def set_segments_aside(run: Path, files: Sequence[Path]) -> None:
+    """Move the ``files`` of episodes that the run's log does not know to ``trajectories/replayed``.
+
+    Those were not over at the checkpoint from which the run goes on, and are played again, or anew.
+
+    Raises:
+        CorruptFileError: a file is damaged.
+        OSError: it cannot be moved.
+    """
+    known: set[tuple[int, int]] = set()
+    if files and (run / EPISODES).exists():
+        known = {
+            (episode.env_index, episode.episode)
+            for episode in read_episodes(run / EPISODES)
+            if episode.split == "train"
+        }
+
+    def unknown(meta: dict[str, Any]) -> bool:
+        return (meta["env_index"], meta["episode"]) not in known
+
+    moved = sum(_move_latest(run, written, unknown) for written in by_writer(files))
+    if moved:
+        log(f"{moved} segments later than the checkpoint moved to {FOLDER}/{REPLAYED}", type="resume")
+
+
+def _move_latest(run: Path, written: list[Path], unknown: Callable[[dict[str, Any]], bool]) -> int:
+    """Move one writer's latest files, back to the first that has to stay: episodes follow one another. Returns how many."""
+    for moved, path in enumerate(reversed(written)):
+        if not unknown(read_meta(path)):
+            return moved
+        folder = run / FOLDER / REPLAYED / path.parent.name
+        folder.mkdir(parents=True, exist_ok=True)
+        for number in count():
+            try:
+                move_new(path, folder / (f"{path.stem}-{number}.npz" if number else path.name))
+                break
+            except FileExistsError:
+                continue
+    return len(written)
