@@ -22,6 +22,7 @@ from marl_tools.envs.tasks import Task, find_task, require
 from marl_tools.experiment.flat import FlatSettings
 from marl_tools.experiment.safety import SafetySettings
 from marl_tools.experiment.stepping import SteppingSettings
+from marl_tools.experiment.trajectories import TrajectorySettings
 from marl_tools.training.ippo import IPPOConfig
 
 _RENAMED = {"env_name": "env", "seed_offset": "seed"}
@@ -90,6 +91,7 @@ class RunConfig:
         ippo: settings of the trainer.
         safety: constraint and shield.
         stepping: worker processes.
+        saving: trajectories.
     """
 
     env: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV")]
@@ -125,6 +127,7 @@ class RunConfig:
     ippo: IPPOConfig = field(default_factory=IPPOConfig)
     safety: SafetySettings = field(default_factory=SafetySettings)
     stepping: SteppingSettings = field(default_factory=SteppingSettings)
+    saving: TrajectorySettings = field(default_factory=TrajectorySettings)
 
     def __post_init__(self) -> None:
         positive = (
@@ -155,6 +158,7 @@ class RunConfig:
         self.safety.check(self.env)
         shielded = self.safety.shield != "none"
         self.stepping.check(num_envs=self.num_envs, native=self.native, shielded=shielded)
+        self.saving.check(native=self.native)
 
     @property
     def task(self) -> Task:

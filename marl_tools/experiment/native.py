@@ -39,7 +39,11 @@ def native_envs(factory: EnvFactory, num_envs: int) -> VectorEnv:
     Raises:
         ConfigError: the env has no native form, or wrappers or arguments that one cannot have.
     """
-    wrapped = [name for name in ("preprocess", "cost", "cap", "stand_in") if getattr(factory, name)]
+    wrapped = [
+        name
+        for name in ("preprocess", "cost", "cap", "stand_in", "save_trajectories")
+        if getattr(factory, name)
+    ]
     if wrapped:
         raise ConfigError(f"--native: a native env takes no {', '.join(wrapped)}; leave that or the flag out")
     recorder = factory()

@@ -33,6 +33,7 @@ from marl_tools.experiment.records import EPISODES, RunRecords, read_episodes, r
 from marl_tools.experiment.safepoint import SafePoint
 from marl_tools.experiment.stopping import ERROR_FILE, Interrupted, saved_at_a_stop
 from marl_tools.experiment.team import certify_run, load_team
+from marl_tools.experiment.trajectories import saved_before, set_segments_aside
 from marl_tools.training.best import BestCheckpoint
 from marl_tools.training.checkpoint_folder import CheckpointFolder, Loaded
 from marl_tools.training.evaluate import Evaluation
@@ -125,12 +126,14 @@ class _Run:
             if resumed:
                 # First of all: another process may be writing what is read below.
                 stack.enter_context(RunLock(self.folder))
-            envs = make_envs(self.factory, config.num_envs, native=config.native, stepping=config.stepping)
+            self.saved_before = saved_before(self.folder)
+            saving = config.saving.saving(self.factory, self.folder)
+            envs = make_envs(saving, config.num_envs, native=config.native, stepping=config.stepping)
             stack.callback(envs.close)
             trainer, self.shield = make_trainer(config, self.factory, envs)
             begun = self._go_on(trainer) if resumed else False
             if not resumed:
-                self.folder = claim_folder(config, self.folder)
+                self._claim()
                 stack.enter_context(RunLock(self.folder))
             write_settings(config, self.folder, envs)
             tracker = wandb.start_run(
@@ -151,6 +154,15 @@ class _Run:
             wandb.finish(tracker)
             return result
 
+    def _claim(self) -> None:
+        folder = claim_folder(self.config, self.folder)
+        if folder != self.folder and self.config.saving.trajectories:
+            # The envs know the folder that they save to by now.
+            raise ConfigError(
+                f"{self.folder} was taken by a run that began at the same moment: start again, or give --out"
+            )
+        self.folder = folder
+
     def _go_on(self, trainer: IPPO) -> bool:
         """Put the run where its latest checkpoint stands; False if there is none, and it has to begin anew."""
         folder, checkpoints = self.folder, CheckpointFolder(self.folder)
@@ -161,6 +173,7 @@ class _Run:
             )
         frames, updates = self._load(trainer, loaded) if loaded else (0, 0)
         rewind(folder, frames=frames, updates=updates)
+        set_segments_aside(folder, self.saved_before)
         with suppress(FileNotFoundError):
             self.history.extend(read_episodes(folder / EPISODES))
         for outdated in ("done.json", ERROR_FILE):

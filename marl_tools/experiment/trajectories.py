@@ -13,7 +13,7 @@ from marl_tools.core.durable import move_new
 from marl_tools.core.errors import ConfigError
 from marl_tools.core.factory import EnvFactory
 from marl_tools.core.logging import log
-from marl_tools.core.segment_files import REPLAYED, by_writer, segment_files
+from marl_tools.core.segment_files import PROTECTED, REPLAYED, by_writer, segment_files
 from marl_tools.core.segments import read_meta
 from marl_tools.core.wrappers.trajectories import check_segment
 from marl_tools.experiment.records import EPISODES, read_episodes
@@ -63,8 +63,8 @@ class TrajectorySettings:
 
 
 def saved_before(run: Path) -> list[Path]:
-    """The segments that earlier sittings of a run left. To be asked for before its envs take a step."""
-    return segment_files(run / FOLDER)
+    """The segments that earlier sittings of a run left, but for protected ones. To be asked for before its envs take a step."""
+    return [path for path in segment_files(run / FOLDER) if path.parent.name != PROTECTED]
 
 
 def set_segments_aside(run: Path, files: Sequence[Path]) -> None:
