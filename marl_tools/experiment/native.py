@@ -30,6 +30,7 @@ def make_envs(
         stepping.workers,
         timeout=stepping.worker_timeout,
         on_worker_death=stepping.on_worker_death,
+        pipeline=stepping.pipeline,
     )
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from marl_tools.core.errors import NonFiniteError
+from marl_tools.core.errors import ConfigError, NonFiniteError
 from marl_tools.core.spaces import AgentGroup
 from marl_tools.core.types import EpisodeLog, GroupStep, VectorEnv, VectorStep
 from marl_tools.training.contracts import Actor, Critic, Guard
@@ -34,29 +34,34 @@ class GroupRollout:
         self._cut: list[tuple[NDArray[np.intp], ...]] = []
         self._cut_obs: list[NDArray[Any]] = []
 
-    def before(self, t: int, step: GroupStep, mask: NDArray[np.bool_] | None) -> None:
-        """Take in what is acted on at step t, and what may be sampled."""
-        if t == 0:
-            self._cut.clear()
-            self._cut_obs.clear()
-        self.obs[t] = step.obs
-        self.valid[t] = step.active
+    def begin(self) -> None:
+        """Forget where agents were cut off in the rollout before."""
+        self._cut.clear()
+        self._cut_obs.clear()
+
+    def before(self, t: int, copies: slice, step: GroupStep, mask: NDArray[np.bool_] | None) -> None:
+        """Take in what is acted on in some copies at step t, and what may be sampled."""
+        self.obs[t, copies] = step.obs
+        self.valid[t, copies] = step.active
         if mask is not None:
             if self.action_mask is None:
                 self.action_mask = np.ones((*self.valid.shape, mask.shape[-1]), bool)
-            self.action_mask[t] = mask
+            self.action_mask[t, copies] = mask
 
-    def after(self, t: int, step: GroupStep) -> None:
-        """Take in what step t brought."""
-        self.rewards[t] = step.rewards
-        self.costs[t] = step.costs
-        self.terminated[t] = step.terminated
-        np.logical_or(step.terminated, step.truncated, out=self.ended[t])
+    def after(self, t: int, copies: slice, step: GroupStep, lost: NDArray[np.bool_] | None) -> None:
+        """Take in what step t brought there; nobody learns from what was ``lost``."""
+        self.rewards[t, copies] = step.rewards
+        self.costs[t, copies] = step.costs
+        self.terminated[t, copies] = step.terminated
+        valid, ended = self.valid[t, copies], self.ended[t, copies]
+        if lost is not None:
+            valid[lost] = False
+        np.logical_or(step.terminated, step.truncated, out=ended)
         # The trace of an agent that was not there must not run into the row before its birth.
-        self.ended[t] |= ~self.valid[t]
+        ended |= ~valid
         if len(step.final_env):
             rows = step.truncated[step.final_env, step.final_agent]
-            env, agent = step.final_env[rows], step.final_agent[rows]
+            env, agent = step.final_env[rows] + copies.start, step.final_agent[rows]
             self._cut.append((np.full_like(env, t), env, agent))
             self._cut_obs.append(step.final_obs[rows])
 
@@ -84,22 +89,46 @@ class Rollout:
     episodes: list[EpisodeLog] = field(default_factory=list)
 
 
+class _Undivided:
+    """Any vector env as one of a single part."""
+
+    def __init__(self, envs: VectorEnv) -> None:
+        self._envs, self.parts = envs, (slice(0, envs.num_envs),)
+
+    def send(
+        self, part: int, actions: Mapping[str, NDArray[Any]], notes: Sequence[Mapping[str, Any]] | None = None
+    ) -> None:
+        self._step = self._envs.step(actions, notes)
+
+    def receive(self, part: int) -> VectorStep:
+        return self._step
+
+
 class Collector:
     """Plays ``steps`` steps at a time in a vector env and remembers where it stopped.
 
+    The parts of a `SplitVectorEnv` take turns: while one steps, the next one's actions are computed. All noise is drawn
+    before, so it does not matter for what is sampled.
+
     Raises:
+        ConfigError: at construction, several parts and a guard, which decides on all copies at once.
         NonFiniteError: an observation or a reward is NaN or infinite; env, copy and agent are named.
     """
 
     def __init__(self, envs: VectorEnv, steps: int, *, seed: int, guard: Guard | None = None) -> None:
         self.envs, self.steps, self.guard = envs, steps, guard
+        self._split: Any = envs if hasattr(envs, "parts") else _Undivided(envs)
+        self._parts: tuple[slice, ...] = self._split.parts
+        if guard and len(self._parts) > 1:
+            raise ConfigError("a shield decides on all copies at once: step them without a pipeline")
         self.rollout = Rollout(
             {group.name: GroupRollout(group, steps, envs.num_envs) for group in envs.groups}
         )
-        self._last: VectorStep = envs.reset(seed)
-        self._check(self._last)
+        start = envs.reset(seed)
+        self._check(start, 0)
         if guard:
-            guard.begin(self._last)
+            guard.begin(start)
+        self._now = [start] if len(self._parts) == 1 else [_some(start, copies) for copies in self._parts]
 
     def collect(
         self, actors: Mapping[str, Actor], on_episode: Callable[[EpisodeLog], None] | None = None
@@ -108,51 +137,62 @@ class Collector:
 
         ``on_episode`` gets each episode when it ends: those of a rollout that is never finished are not lost.
         """
-        rollout, step = self.rollout, self._last
+        rollout = self.rollout
         rollout.episodes = []
-        guard = self.guard
         noise = {name: actors[name].noise(self.steps, self.envs.num_envs) for name in rollout.groups}
+        for group in rollout.groups.values():
+            group.begin()
+        for part in range(len(self._parts)):
+            self._act(0, part, actors, noise)
         for t in range(self.steps):
-            masks = guard.masks(step) if guard and guard.masks_actions else {}
-            actions: Mapping[str, NDArray[Any]] = {
-                name: self._act(t, group, step.groups[name], masks.get(name), actors[name], noise[name])
-                for name, group in rollout.groups.items()
-            }
-            notes = None
-            if guard:
-                actions, notes = guard.execute(step, actions)
-            step = self.envs.step(actions, notes)
-            for log in step.episodes:
-                rollout.episodes.append(log)
-                if on_episode:
-                    on_episode(log)
-            self._check(step)
-            for name, group in rollout.groups.items():
-                group.after(t, step.groups[name])
-            if guard:
-                for name, added in guard.observe(step).items():
-                    rollout.groups[name].rewards[t] += added
-        for name, group in rollout.groups.items():
-            group.last_obs[...] = step.groups[name].obs
-        self._last = step
+            for part in range(len(self._parts)):
+                step = self._now[part] = self._split.receive(part)
+                for log in step.episodes:
+                    rollout.episodes.append(log)
+                    if on_episode:
+                        on_episode(log)
+                self._take_in(t, part, step)
+                if t + 1 < self.steps:
+                    self._act(t + 1, part, actors, noise)
         return rollout
 
     def _act(
         self,
         t: int,
-        group: GroupRollout,
-        now: GroupStep,
-        mask: NDArray[np.bool_] | None,
-        actor: Actor,
-        noise: NDArray[np.float32] | None,
-    ) -> NDArray[Any]:
-        """Sample a group's actions, kept with their log-probabilities: what is learned from is the proposal."""
-        mask = now.action_mask if mask is None else mask
-        group.before(t, now, mask)
-        group.actions[t], group.log_probs[t] = actor.act(now.obs, mask, None if noise is None else noise[t])
-        return group.actions[t]
+        part: int,
+        actors: Mapping[str, Actor],
+        noise: Mapping[str, NDArray[np.float32] | None],
+    ) -> None:
+        """Let one part play actions; sampled ones are kept with their log-probabilities: the proposals are learned from."""
+        copies, now, guard = self._parts[part], self._now[part], self.guard
+        masks = guard.masks(now) if guard and guard.masks_actions else {}
+        actions: dict[str, NDArray[Any]] = {}
+        for name, group in self.rollout.groups.items():
+            step, chance = now.groups[name], noise[name]
+            mask = masks.get(name, step.action_mask)
+            group.before(t, copies, step, mask)
+            group.actions[t, copies], group.log_probs[t, copies] = actors[name].act(
+                step.obs, mask, None if chance is None else chance[t, copies]
+            )
+            actions[name] = group.actions[t, copies]
+        if guard:
+            self._split.send(part, *guard.execute(now, actions))
+        else:
+            self._split.send(part, actions)
 
-    def _check(self, step: VectorStep) -> None:
+    def _take_in(self, t: int, part: int, step: VectorStep) -> None:
+        """What step t brought to one part."""
+        copies = self._parts[part]
+        self._check(step, copies.start)
+        for name, group in self.rollout.groups.items():
+            group.after(t, copies, step.groups[name], step.lost)
+            if t + 1 == self.steps:
+                group.last_obs[copies] = step.groups[name].obs
+        if self.guard:
+            for name, added in self.guard.observe(step).items():
+                self.rollout.groups[name].rewards[t] += added
+
+    def _check(self, step: VectorStep, first: int) -> None:
         for group in self.envs.groups:
             now = step.groups[group.name]
             for what, values in (
@@ -165,6 +205,19 @@ class Collector:
                     if what == "final observation":
                         row = (now.final_env[row[0]], now.final_agent[row[0]])
                     raise NonFiniteError(
-                        f"{self.envs.env_name}: {what} of agent {group.agents[row[1]]!r} in copy {row[0]} is NaN or "
+                        f"{self.envs.env_name}: {what} of agent {group.agents[row[1]]!r} in copy {first + row[0]} is NaN or "
                         f"infinite at env step {self.envs.frames}"
                     )
+
+
+def _some(step: VectorStep, copies: slice) -> VectorStep:
+    """The start of some copies in that of all."""
+    rows = ("obs", "active", "action_mask")
+    groups = {
+        name: replace(
+            group,
+            **{field: array[copies] for field in rows if (array := getattr(group, field)) is not None},
+        )
+        for name, group in step.groups.items()
+    }
+    return replace(step, groups=groups)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -10,13 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marl_tools.core.errors import ConfigError, EnvError
+from marl_tools.core.logging import log
 from marl_tools.core.seeding import episode_seed
 from marl_tools.core.spaces import AgentGroup, AgentSpaces, group_agents
 from marl_tools.core.types import AgentID, EpisodeLog, VectorStep
 from marl_tools.core.wrappers.recorder import EpisodeRecorder
 from marl_tools.vector.buffers import Arrays, GroupBuffer, allocate
-
-Infos = dict[AgentID, dict[str, Any]]
+from marl_tools.vector.copy import EnvCopy, Infos
+from marl_tools.vector.tape import ActionTape
 
 
 class SerialVectorEnv:
@@ -63,23 +65,15 @@ class SerialVectorEnv:
         except BaseException:
             self.close()
             raise
+        buffers = list(self._buffers.values())
+        self._copies = [EnvCopy(env, first + row, row, buffers) for row, env in enumerate(self.envs)]
         for env in self.envs:
             env.clock.stride = self._total
             env.on_episode = self._collect_episode
         self.env_name = self.envs[0].env_name
-        self._state_keys = [key for env in self.envs if (key := getattr(env, "state_key", None))]
-        self._keys: list[bytes] | None = [b""] * num_envs if self._state_keys else None
+        self._keyed = self._copies[0].keyed
         self._clock = self.envs[0].clock
-        self._live: list[set[AgentID]] = [set() for _ in self.envs]
-        self._ended: list[set[AgentID]] = [set() for _ in self.envs]
-        self._infos: list[Infos] = [{} for _ in self.envs]
-        # Where an agent's row is: [(agent, buffer, row in group)], walked for every env at every step.
-        self._rows = [
-            (agent, self._buffers[group.name], row)
-            for group in self.groups
-            for row, agent in enumerate(group.agents)
-        ]
-        self._known = {agent for agent, _, _ in self._rows}
+        self._tape = ActionTape(num_envs)
 
     @property
     def frames(self) -> int:
@@ -98,11 +92,60 @@ class SerialVectorEnv:
         if not self.envs:
             raise EnvError(f"{self.env_name} was closed and cannot be reset: build the vector env anew")
         self._seed = seed
+        self._tape.clear()
         for buffer in self._buffers.values():
             buffer.clear()
-        for index in range(self.num_envs):
-            self._start_episode(index)
+        for copy in self._copies:
+            self._start_episode(copy)
         return self._result([None] * self.num_envs)
+
+    def state(self) -> dict[str, Any]:
+        """See `VectorEnv.state`: per copy the figures of its episode, the actions played in it, a checksum of what was seen."""
+        played = self._tape.episodes()
+        return {
+            "frames": self.frames,
+            "episodes_started": self.episodes_started,
+            "copies": [copy.state(actions) for copy, actions in zip(self._copies, played, strict=True)],
+        }
+
+    def restore(self, seed: int, state: Mapping[str, Any]) -> VectorStep:
+        """See `VectorEnv.restore`: running episodes are started by their seeds and played again.
+
+        Raises:
+            ConfigError: the state is of another number of copies.
+        """
+        told, frames = state["copies"], state["frames"]
+        if len(told) != self.num_envs:
+            raise ConfigError(
+                f"the state of {len(told)} copies of {self.env_name} cannot be restored in {self.num_envs}: use the num_envs "
+                "that it was saved with"
+            )
+        self._seed = seed
+        lost = np.array([not copy.rebuild(of_copy) for copy, of_copy in zip(self._copies, told, strict=True)])
+        self._tape.refill(
+            [{} if gone else of_copy["actions"] for gone, of_copy in zip(lost, told, strict=True)]
+        )
+        # Episodes that ended too soon when they were played again never happened.
+        self._finished.clear()
+        self.episodes_started = state["episodes_started"]
+        for copy, of_copy, gone in zip(self._copies, told, lost, strict=True):
+            clock, builder = copy.env.clock, copy.env.builder
+            clock.frames, clock.frames_by_env = frames, dict(of_copy["frames_by_env"])
+            if gone:
+                builder.load(of_copy["builder"])
+                if interrupted := builder.interrupt(frames):
+                    self._finished.append(interrupted)
+                self._start_episode(copy)
+        for buffer in self._buffers.values():
+            buffer.clear()
+        if lost.any():
+            log(
+                f"{lost.sum()} running episodes of {self.env_name} did not play again as they were played before the stop: "
+                "fresh ones start in their place",
+                type="resume",
+                priority="WARNING",
+            )
+        return dataclasses.replace(self._result([None] * self.num_envs), lost=lost if lost.any() else None)
 
     def step(
         self, actions: Mapping[str, NDArray[Any]], notes: Sequence[Mapping[str, Any]] | None = None
@@ -113,39 +156,26 @@ class SerialVectorEnv:
         plays = {name: buffer.to_env(actions[name]) for name, buffer in self._buffers.items()}
         for buffer in self._buffers.values():
             buffer.clear()
+        self._tape.add(actions)
         final_infos: list[Infos | None] = [None] * self.num_envs
-        no_keys: list[bytes | None] = [None] * self.num_envs
-        final_keys = None if self._keys is None else no_keys
-        for index, env in enumerate(self.envs):
+        final_keys: list[bytes | None] | None = [None] * self.num_envs if self._keyed else None
+        for row, copy in enumerate(self._copies):
+            builder, live = copy.env.builder, copy.live
             joint = {
-                agent: plays[buffer.name][index][row]
-                for agent, buffer, row in self._rows
-                if agent in self._live[index]
+                agent: plays[buffer.name][row][place] for agent, buffer, place in copy.agents if agent in live
             }
             if notes is not None:
-                for key, values in notes[index].items():
+                for key, values in notes[row].items():
                     for agent, value in values.items():
-                        env.builder.note(key, agent, value)
-            step = env.builder.length + 1
-            try:
-                infos = self._play(index, joint)
-            except Exception as error:
-                error.add_note(
-                    f"in copy {self._first + index} of {env.env_name}, episode seed {env.builder.seed}, step {step}"
-                )
-                raise
-            key = self._state_keys[index]() if self._keys is not None else None
+                        builder.note(key, agent, value)
+            copy.step(joint)
             # The recorder knows when the episode is over, also where the env leaves ended agents in `agents`.
-            if env.builder.open:
-                self._infos[index] = infos
-                if self._keys is not None and key is not None:
-                    self._keys[index] = key
-            else:
+            if not builder.open:
                 if final_keys is not None:
-                    final_keys[index] = key
+                    final_keys[row] = copy.key
                 # Copies, since the env may write those of the next episode into the same dicts.
-                final_infos[index] = {agent: dict(info or {}) for agent, info in infos.items()}
-                self._start_episode(index)
+                final_infos[row] = {agent: dict(info or {}) for agent, info in copy.infos.items()}
+                self._start_episode(copy)
         return self._result(final_infos, final_keys)
 
     def close(self) -> list[EpisodeLog]:
@@ -156,82 +186,13 @@ class SerialVectorEnv:
                 stack.callback(self.envs.pop().close)
         return self._take_episodes()
 
-    def _play(self, index: int, joint: dict[AgentID, Any]) -> Infos:
-        """One step of one copy, taken into the buffers."""
-        env, live, ended = self.envs[index], self._live[index], self._ended[index]
-        obs, rewards, terminations, truncations, infos = env.step(joint)
-        remaining = set(env.agents)
-        self._refuse_unknown(remaining)
-        for agent, buffer, row in self._rows:
-            if agent in live:
-                if agent not in rewards:
-                    raise EnvError(f"{env.env_name} gave no reward for live agent {agent!r}")
-                info = infos.get(agent)
-                buffer.rewards[index, row] = rewards[agent]
-                buffer.costs[index, row] = info.get("cost", np.nan) if info else np.nan
-                terminated = bool(terminations.get(agent))
-                if terminated or truncations.get(agent) or agent not in remaining:
-                    # An agent that left without a flag is cut off, not dead: it bootstraps.
-                    buffer.terminated[index, row], buffer.truncated[index, row] = terminated, not terminated
-                    buffer.end(index, row, obs.get(agent))
-                    live.discard(agent)
-                    ended.add(agent)
-                    continue
-            elif agent in remaining and agent not in ended:
-                live.add(agent)
-            else:
-                continue
-            self._observe(index, agent, buffer, row, obs, infos)
-        return infos
-
-    def _start_episode(self, index: int) -> None:
-        env = self.envs[index]
+    def _start_episode(self, copy: EnvCopy) -> None:
         assert self._seed is not None
         # Known without asking the other copies, so that it is the same in whatever process they live.
-        number = (env.builder.episode + 1) * self._total + self._first + index
-        seed = episode_seed(self._seed, number)
+        number = (copy.env.builder.episode + 1) * self._total + copy.index
         self.episodes_started += 1
-        try:
-            obs, infos = env.reset(seed=seed)
-            live = set(env.agents)
-            self._refuse_unknown(live)
-            if not live:
-                raise EnvError(f"{env.env_name} has no agents after its reset")
-            for agent, buffer, row in self._rows:
-                if agent in live:
-                    self._observe(index, agent, buffer, row, obs, infos)
-                else:
-                    buffer.retire(index, row)
-        except Exception as error:
-            error.add_note(f"in copy {self._first + index} of {env.env_name}, at reset(seed={seed})")
-            raise
-        self._infos[index], self._live[index], self._ended[index] = infos, live, set()
-        if self._keys is not None:
-            self._keys[index] = self._state_keys[index]()
-
-    def _observe(
-        self,
-        index: int,
-        agent: AgentID,
-        buffer: GroupBuffer,
-        row: int,
-        obs: Mapping[AgentID, Any],
-        infos: Mapping[AgentID, Mapping[str, Any]],
-    ) -> None:
-        """Take in the observation, and the mask if there is one, that an agent acts on next."""
-        if agent not in obs:
-            raise EnvError(f"{self.envs[index].env_name} gave no observation for live agent {agent!r}")
-        if buffer.spaces.masked:
-            mask = obs[agent]["action_mask"]
-        else:
-            mask = (infos.get(agent) or {}).get("action_mask")
-        buffer.observe(index, row, obs[agent], mask)
-
-    def _refuse_unknown(self, agents: set[AgentID]) -> None:
-        if unknown := agents - self._known:
-            raise EnvError(
-                f"agent {sorted(unknown)[0]!r} is not among the possible_agents: {', '.join(sorted(self._known))}"
-            )
+        self._tape.start(copy.index - self._first)
+        copy.start(episode_seed(self._seed, number))
 
     def _collect_episode(self, log: EpisodeLog) -> None:
         self._finished.append(log)
@@ -246,9 +207,9 @@ class SerialVectorEnv:
         return VectorStep(
             groups={name: buffer.result() for name, buffer in self._buffers.items()},
             episodes=self._take_episodes(),
-            infos=list(self._infos),
+            infos=[copy.infos for copy in self._copies],
             final_infos=final_infos,
-            keys=None if self._keys is None else list(self._keys),
+            keys=[copy.key or b"" for copy in self._copies] if self._keyed else None,
             final_keys=final_keys,
         )
 

@@ -49,7 +49,7 @@ class WorkerVectorEnv:
 
     Each worker runs a `SerialVectorEnv` over its share of the copies. Observations, rewards, costs, masks, flags and actions
     lie in shared memory; a byte a step goes to and fro, and pickles only for finished episodes, notes and state keys.
-    As a `SplitVectorEnv` it has two parts, each half of the workers.
+    As a `SplitVectorEnv` it has one part, or two that take turns in a pipeline.
 
     Args:
         make_env: builds one copy, an `EpisodeRecorder` outermost; called with ``env_index``. It must be picklable.
@@ -59,6 +59,7 @@ class WorkerVectorEnv:
         timeout: seconds that a start, a reset or a step may take, for all copies of a worker together.
         on_worker_death: "raise", or "restart": log the worker's open episodes as interrupted and go on with fresh ones.
         infos: hand over the infos too, pickled at every step; without it they are empty.
+        pipeline: make each half of the workers a part.
 
     Raises:
         ConfigError: at construction, a factory that cannot be pickled, more workers than copies, or what the env refuses.
@@ -78,6 +79,7 @@ class WorkerVectorEnv:
         timeout: float = 120.0,
         on_worker_death: OnWorkerDeath = "raise",
         infos: bool = False,
+        pipeline: bool = False,
     ) -> None:
         self.num_envs = at_least(1)("num_envs", num_envs)
         if at_least(1)("workers", workers) > num_envs:
@@ -100,7 +102,7 @@ class WorkerVectorEnv:
         self._memory = SharedArrays(self.groups, num_envs, context)
         bounds = np.linspace(0, num_envs, workers + 1).astype(int).tolist()
         shares = [range(*pair) for pair in pairwise(bounds)]
-        half = -(-workers // 2)
+        half = -(-workers // 2) if pipeline else workers
         self._whole = self._part(shares, range(workers))
         self._parts = [self._part(shares, part) for part in (range(half), range(half, workers)) if part]
         self._crew = Crew(
@@ -123,7 +125,7 @@ class WorkerVectorEnv:
 
     @property
     def parts(self) -> tuple[slice, ...]:
-        """The copies of each part: two halves, or one where there is a single worker."""
+        """The copies of each part."""
         return tuple(part.rows for part in self._parts)
 
     def resume(self, *, frames: int, episodes_started: int) -> None:

@@ -131,7 +131,7 @@ def test_action_masks_come_from_workers(kind, mask):
 @pytest.fixture(scope="module")
 def envs():
     """One pair of workers for what can be shown one after the other."""
-    envs = workers(partial(troubled, trouble="none"), 5)
+    envs = workers(partial(troubled, trouble="none"), 5, pipeline=True)
     yield envs
     envs.close()
 

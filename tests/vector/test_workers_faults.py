@@ -215,7 +215,7 @@ def test_a_copy_that_fails_to_close_keeps_neither_the_processes_nor_the_logs():
 
 def test_workers_that_hang_are_closed_all_the_same(monkeypatch):
     monkeypatch.setattr("marl_tools.vector.workers._CLOSING_SECONDS", 0.5)
-    envs = workers(partial(troubled, trouble="hang", at=2), 4)
+    envs = workers(partial(troubled, trouble="hang", at=2), 4, pipeline=True)
     envs.reset(0)
     advance(envs, 1)
     envs.send(0, {"agent": np.zeros((2, 2), np.int64)})
