@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marl_tools.core.bounds import epoch_start
+from marl_tools.core.counting import occurrence
 
 Ints = NDArray[np.int64]
 
@@ -44,17 +45,6 @@ SLOT_ARRAYS = {
 
 def _blank(name: str, shape: tuple[int, ...]) -> NDArray[np.generic]:
     return np.full(shape, -1 if name == "succ" else 0, ROW_ARRAYS.get(name) or SLOT_ARRAYS[name])
-
-
-def occurrence(row: Ints) -> Ints:
-    """How many equal entries stand before each entry of ``row``, (N,)."""
-    order = np.argsort(row, kind="stable")
-    inside = row[order]
-    starts = np.flatnonzero(np.diff(inside, prepend=-1))
-    lengths = np.diff(starts, append=len(row))
-    before = np.empty(len(row), np.int64)
-    before[order] = np.arange(len(row)) - np.repeat(starts, lengths)
-    return before
 
 
 class RowCounts:

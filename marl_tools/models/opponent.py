@@ -32,8 +32,9 @@ class OpponentModel:
 
     ``monotone_floor`` takes the greatest lower end so far of a prior-posterior-ratio sequence, which is right at every
     number of draws at once. All floors of all agents hold at once with probability at least 1 - delta: delta is split
-    over the agents evenly, over an agent's keys by order of discovery, over the streams at a key (6 delta / (pi^2 v^2)
-    for the v-th that had draws), and over the actions evenly.
+    over the agents evenly, over an agent's keys by order of discovery, over the streams at a key whose floors were ever
+    asked for (6 delta / (pi^2 v^2) for the v-th of them), and over the actions evenly. When floors are asked for must not
+    hang on the draws: after so many episodes, say.
 
     Draws are *proposed* actions, each drawn from the policy at that key alone: actions that a shield replaced, or
     sampled from what it admits, say something else. Policies must see the key only, neither slack nor time.
@@ -95,7 +96,7 @@ class OpponentModel:
         if self.mode == "worst_case":
             return np.zeros((num_keys, self.actions[agent]))
         if self.mode == "monotone_floor":
-            floors = first(self._agents[agent].floor, num_keys)
+            floors = self._agents[agent].rely(num_keys)
         elif self.mode == "oracle":
             floors = first(self._policy(agent), num_keys)
         else:
@@ -115,6 +116,7 @@ class OpponentModel:
             return first(self._policy(agent), num_keys, 1 / n)
         if self.mode == "uniform":
             return np.full((num_keys, n), 1 / n)
+        self._agents[agent].count()
         total = first(self._agents[agent].total, num_keys)
         return (total + 1) / (total.sum(1, keepdims=True) + n)
 
@@ -186,6 +188,7 @@ class OpponentModel:
         """All that was learned and the restrictions, as arrays; not the policies that were handed in."""
         state = self._origin()
         for agent, seen in enumerate(self._agents):
+            seen.count()
             state |= {f"{name}_{agent}": getattr(seen, name).copy() for name in FLOOR_ARRAYS}
         return state | {f"allowed_{agent}": allowed.copy() for agent, allowed in self._allowed.items()}
 

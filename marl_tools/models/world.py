@@ -10,9 +10,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from marl_tools.core.bounds import Interval, Schedule
 from marl_tools.core.checks import at_least, between, one_of
+from marl_tools.core.counting import occurrence
 from marl_tools.core.errors import ConfigError
 from marl_tools.core.transitions import Key, TransitionTable, joint_index
-from marl_tools.models._rows import ROW_ARRAYS, SLOT_ARRAYS, Ints, Outcomes, occurrence
+from marl_tools.models._rows import ROW_ARRAYS, SLOT_ARRAYS, Ints, Outcomes
 from marl_tools.models._state import check_origin, origin, pack_keys, unpack_keys
 from marl_tools.models._tables import CurrentTable, Settings
 from marl_tools.models._topology import SupportFunction, Topology
@@ -84,8 +85,11 @@ class WorldModel:
 
     def key_ids(self, keys: Iterable[Key], *, create: bool = False) -> NDArray[np.int32]:
         """Ids (N,) of keys, -1 where unknown; with ``create`` unknown ones get the next ids."""
-        find = self._known.key_id if create else self.key_id
-        return np.array([find(key) for key in keys], np.int32)
+        keys = list(keys)
+        found = list(map(self._known.ids.get, keys))
+        if None in found:
+            found = list(map(self._known.key_id if create else self.key_id, keys))
+        return np.array(found, np.int32)
 
     def draws(self, key_ids: ArrayLike, joint: ArrayLike) -> Ints:
         """Draws so far of each (key id, joint index), of any shape; 0 where there is no row."""
@@ -125,32 +129,32 @@ class WorldModel:
             ConfigError: a wrong shape or a choice out of range, a row or an outcome that the support excludes, or more
                 outcomes of a row than ``max_successors``. No draw of the batch is then counted.
         """
-        shape = (len(keys), len(self.actions))
-        for name, array in (("choices", choices), ("violated", violated), ("ended", ended)):
-            if array.shape != shape:
-                raise ConfigError(
-                    f"{name} has shape {array.shape}: {len(keys)} draws in env {self.env_name!r} need {shape}."
-                )
-        outside = np.flatnonzero(((choices < 0) | (choices > self.actions)).any(1))
-        if outside.size:
-            raise ConfigError(
-                f"choices {choices[outside[0]].tolist()} in env {self.env_name!r}: each must be an action below "
-                f"{self.actions}, or that number for an agent that has ended."
-            )
-        joint = joint_index(self.actions, choices).tolist()
-        known, rows = self._known, self._known.rows
+        joint = self._joint(len(keys), choices, violated, ended).tolist()
+        known = self._known
         row, succ = np.empty(len(keys), np.int64), np.empty(len(keys), np.int64)
         for i, (key, index, next_key) in enumerate(zip(keys, joint, next_keys, strict=True)):
             row[i] = known.row(known.key_id(key), index)
             succ[i] = known.key_id(next_key)
-        nth = rows.draws[row] + occurrence(row) + 1
-        rows.record(
-            row,
-            known.slots(
-                row, known.outcomes(succ, np.asarray(violated, np.bool_), np.asarray(ended, np.bool_)), nth
-            ),
-            nth,
+        self._record(row, succ, violated, ended)
+
+    def add_ids(
+        self,
+        key_ids: NDArray[np.integer],
+        choices: NDArray[np.integer],
+        next_key_ids: NDArray[np.integer],
+        violated: NDArray[np.bool_],
+        ended: NDArray[np.bool_],
+    ) -> None:
+        """`add_batch` for keys (N,) that have ids, which is far faster."""
+        joint = self._joint(len(key_ids), choices, violated, ended)
+        span = int(np.prod(np.array(self.actions, np.int64) + 1))
+        codes, first, place = np.unique(
+            np.asarray(key_ids, np.int64) * span + joint, return_index=True, return_inverse=True
         )
+        row = np.empty(len(codes), np.int64)
+        for at in np.argsort(first).tolist():
+            row[at] = self._known.row(*divmod(int(codes[at]), span))
+        self._record(row[place], np.asarray(next_key_ids, np.int64), violated, ended)
 
     @property
     def stale_rows(self) -> Ints:
@@ -262,6 +266,31 @@ class WorldModel:
         for name in SLOT_ARRAYS:
             getattr(rows, name)[state["edge_row"], slot] = state[f"edge_{name}"]
         return model
+
+    def _joint(
+        self, draws: int, choices: NDArray[np.integer], violated: NDArray[np.bool_], ended: NDArray[np.bool_]
+    ) -> Ints:
+        """Joint indices (N,) of checked choices."""
+        shape = (draws, len(self.actions))
+        for name, array in (("choices", choices), ("violated", violated), ("ended", ended)):
+            if array.shape != shape:
+                raise ConfigError(
+                    f"{name} has shape {array.shape}: {draws} draws in env {self.env_name!r} need {shape}."
+                )
+        outside = np.flatnonzero(((choices < 0) | (choices > self.actions)).any(1))
+        if outside.size:
+            raise ConfigError(
+                f"choices {choices[outside[0]].tolist()} in env {self.env_name!r}: each must be an action below "
+                f"{self.actions}, or that number for an agent that has ended."
+            )
+        return joint_index(self.actions, choices)
+
+    def _record(self, row: Ints, succ: Ints, violated: NDArray[np.bool_], ended: NDArray[np.bool_]) -> None:
+        """Count draws (N,) of rows, in order."""
+        known, rows = self._known, self._known.rows
+        nth = rows.draws[row] + occurrence(row) + 1
+        outcomes = known.outcomes(succ, np.asarray(violated, np.bool_), np.asarray(ended, np.bool_))
+        rows.record(row, known.slots(row, outcomes, nth), nth)
 
     def _origin(self) -> dict[str, NDArray[Any]]:
         return origin("world model", self.env_name, self.actions)

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marl_tools.core.transitions import joint_index
+from marl_tools.safety.agent import AgentShield
 from marl_tools.safety.config import LEVELS
 from marl_tools.safety.enumeration import ExactModel, solve
 from marl_tools.safety.rows import AgentRows, Opponents
-from marl_tools.safety.rule import AgentShield
 
 __all__ = ["ExactModel", "ViolationCurve", "solve", "violation_probability", "worst_case"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +59,16 @@ def robust_mass(lo: NDArray[np.float64], spread: NDArray[np.float64]) -> NDArray
     return lo + np.clip(free - before, 0.0, spread)
 
 
+class _Plan(NamedTuple):
+    """What a step has to compute for m keys."""
+
+    keys: NDArray[np.intp]  # (m,)
+    rows: slice | NDArray[np.intp]  # their r rows
+    start: NDArray[np.intp]  # (c,) the first of those rows in each of their cells
+    where: NDArray[np.intp]  # (c,) place of each cell in Q (m, n)
+    cells: slice | NDArray[np.intp]
+
+
 class Sweep:
     """The recursion of one side. Keys none of whose successors' values changed are left out of a step.
 
@@ -106,19 +117,20 @@ class Sweep:
         stays valid where neither the key is stale (K,) nor a successor's value has changed.
         """
         num_keys = self.rows.num_keys
-        everything = np.arange(num_keys)
-        changed = np.ones(num_keys, bool) if stale is None else np.zeros(num_keys, bool)
+        plan = self._plan(np.arange(num_keys) if stale is None else np.flatnonzero(stale))
+        spread = np.full(num_keys, stale is None)
+        ahead = np.r_[value[0], 0.0, 1.0]
         for k in range(1, len(value)):
             before = value[k - 1] if stale is None else value[k].copy()
-            if stale is None and k == 1:
-                keys = everything
-            else:
-                keys = self._affected(changed, stale)
-            q = self._backup(keys, value[k - 1])
+            q = self._backup(plan, ahead)
             value[k] = before
-            value[k, keys] = q.min(1)
+            value[k, plan.keys] = q.min(1)
+            yield plan.keys, q
+            ahead[:num_keys] = value[k]
             changed = value[k] != before
-            yield keys, q
+            # Mostly the same keys change again, and then the same keys are to be computed again.
+            if not np.array_equal(changed, spread):
+                plan, spread = self._plan(self._affected(changed, stale)), changed
 
     def _affected(self, changed: NDArray[np.bool_], stale: NDArray[np.bool_] | None) -> NDArray[np.intp]:
         """Keys that a step has to compute: stale ones, and those from which a changed value can be reached."""
@@ -132,21 +144,25 @@ class Sweep:
         keys = np.flatnonzero(affected)
         return keys if 2 * len(keys) < rows.num_keys else np.arange(rows.num_keys)
 
-    def _backup(self, keys: NDArray[np.intp], value: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Q (m, n) of some keys, from the V (K,) of one step less."""
+    def _plan(self, keys: NDArray[np.intp]) -> _Plan:
+        """Where the rows and cells of some keys are."""
         rows = self.rows
-        q = np.full((len(keys), rows.num_actions), self.unknown)
         if len(keys) == rows.num_keys:
-            at, start, where, chosen = slice(None), rows.start, rows.cell, slice(None)
-        else:
-            at, _ = spans(rows.row_span, keys)
-            chosen, owner = spans(rows.cell_span, keys)
-            where = owner * rows.num_actions + rows.cell[chosen] % rows.num_actions
-            start = np.cumsum(np.r_[0, rows.found[chosen]])[:-1] if len(chosen) else chosen
-        if len(start):
-            risk = self._expectation(at, np.r_[value, 0.0, 1.0])
-            q.reshape(-1)[where] = self._reply(risk, start, at, chosen)
-        q[rows.gone[keys]] = 0.0
+            return _Plan(keys, slice(None), rows.start, rows.cell, slice(None))
+        at, _ = spans(rows.row_span, keys)
+        cells, owner = spans(rows.cell_span, keys)
+        found = rows.found[cells]
+        where = owner * rows.num_actions + rows.cell[cells] % rows.num_actions
+        return _Plan(keys, at, np.cumsum(found) - found, where, cells)
+
+    def _backup(self, plan: _Plan, ahead: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Q (m, n) of some keys, from the V (K + 2,) of one step less, followed by 0 (ended) and 1 (violated)."""
+        rows = self.rows
+        q = np.full((len(plan.keys), rows.num_actions), self.unknown)
+        if len(plan.start):
+            risk = self._expectation(plan.rows, ahead)
+            q.reshape(-1)[plan.where] = self._reply(risk, plan)
+        q[rows.gone[plan.keys]] = 0.0
         return q
 
     def _expectation(self, at: slice | NDArray[np.intp], value: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -170,18 +186,13 @@ class Sweep:
                 risk[:, moved] = np.take_along_axis(risk[:, moved], order, axis=0)
         return np.einsum("sr,sr->r", mass, risk)
 
-    def _reply(
-        self,
-        risk: NDArray[np.float64],
-        start: NDArray[np.intp],
-        at: slice | NDArray[np.intp],
-        chosen: slice | NDArray[np.intp],
-    ) -> NDArray[np.float64]:
+    def _reply(self, risk: NDArray[np.float64], plan: _Plan) -> NDArray[np.float64]:
         """Risk (c,) of each cell under the others' worst (or best) reply above their floors."""
+        start = plan.start
         free = np.ones(len(start))
         fixed = 0.0
         if self.weight is not None:
-            weight = self.weight[at]
+            weight = self.weight[plan.rows]
             fixed = np.add.reduceat(weight * risk, start)
             free -= np.add.reduceat(weight, start)
             free[free < _ROUNDING] = 0.0
@@ -189,5 +200,5 @@ class Sweep:
             return fixed + free * self.unknown
         extreme = np.maximum if self.side == "upper" else np.minimum
         reply = extreme.reduceat(risk, start)
-        reply[self.rows.partial[chosen]] = self.unknown
+        reply[self.rows.partial[plan.cells]] = self.unknown
         return fixed + free * reply

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
 from marl_tools.safety.config import ShieldConfig
-from marl_tools.safety.tables import RiskTables
+from marl_tools.safety.store import TableStore
 
 
 class Shaping:
     """The reward modes of `ShieldConfig` over the tables of A agents."""
 
-    def __init__(self, config: ShieldConfig, tables: Sequence[RiskTables]) -> None:
-        self.config, self.tables = config, tables
-        self.potential: list[NDArray[np.float32]] | None = None
-        """Per agent the least posterior-mean risk by the key's row; None until it is frozen."""
+    def __init__(self, config: ShieldConfig, store: TableStore) -> None:
+        self.config, self.store = config, store
+        self.potential: NDArray[np.float32] | None = None
+        """(A, C) least posterior-mean risk by the key's row; None until it is frozen."""
+        self._agents = np.arange(len(store.actions))
 
     def freeze(self) -> None:
         """Take the potential from the tables as they are."""
-        self.potential = [tables.mean[-1].min(-1) for tables in self.tables]
+        self.potential = self.store.mean[:, -1].min(-1)
 
     def added(
         self,
@@ -35,22 +34,21 @@ class Shaping:
     ) -> NDArray[np.float64]:
         """Additions (E, A) to the rewards of a step; see `TeamShield.shaping`."""
         mode, weight = self.config.reward_mode, self.config.risk_weight
-        added = np.zeros(overridden.shape)
         if mode == "penalty":
-            return added - self.config.penalty * overridden
-        for index, tables in enumerate(self.tables):
-            if mode == "bayesian":
-                mean = tables.mean[k_left, tables.rows(key_ids)]
-                chosen = mean[np.arange(len(mean)), proposed[:, index]]
-                added[:, index] = -weight * (chosen - mean.min(1))
-            elif mode == "bayesian_potential":
-                now, then = self._least_risk(index, key_ids), self._least_risk(index, next_key_ids)
-                added[:, index] = weight * (now - gamma * np.where(terminated[:, index], 0.0, then))
-        return added
+            return -self.config.penalty * overridden
+        if mode == "bayesian":
+            at = (self._agents, k_left[:, None], self.store.rows(key_ids)[:, None])
+            more = self.store.mean[(*at, proposed)] - self.store.mean[at].min(-1)
+            return np.asarray(-weight * more, np.float64)
+        if mode == "bayesian_potential":
+            now, then = self._least_risk(key_ids), self._least_risk(next_key_ids)
+            return weight * (now - gamma * np.where(terminated, 0.0, then))
+        return np.zeros(overridden.shape)
 
-    def _least_risk(self, index: int, key_ids: NDArray[np.integer]) -> NDArray[np.float64]:
-        """Frozen least posterior-mean risk (E,); 1 at keys that came later."""
+    def _least_risk(self, key_ids: NDArray[np.integer]) -> NDArray[np.float64]:
+        """Frozen least posterior-mean risk (E, A); 1 at keys that came later."""
         if self.potential is None:
-            return np.ones(len(key_ids))
-        risk, rows = self.potential[index], np.asarray(key_ids, np.intp) + 1
-        return risk[np.where(rows < len(risk), rows, 0)].astype(np.float64)
+            return np.ones((len(key_ids), len(self._agents)))
+        rows = np.asarray(key_ids, np.intp) + 1
+        known = np.where(rows < self.potential.shape[1], rows, 0)
+        return self.potential[:, known].T.astype(np.float64)

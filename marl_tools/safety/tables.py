@@ -10,9 +10,7 @@ from numpy.typing import NDArray
 from marl_tools.core.transitions import TransitionTable
 from marl_tools.safety.recursion import Sweep
 from marl_tools.safety.rows import AgentRows, Opponents, Side, check_sets
-
-NEVER = np.iinfo(np.uint16).max
-"""Price that no slack pays."""
+from marl_tools.safety.store import NEVER, TableStore
 
 _ROUNDING = 1e-12  # a difference of risks below this is floating point, not a price
 
@@ -26,40 +24,59 @@ def price_levels(q: NDArray[np.float64], level: float) -> NDArray[np.uint16]:
 
 def slack_levels(slack: NDArray[np.float64], level: float) -> NDArray[np.int32]:
     """Slack in levels, rounded down and never below 0 (nor above what `NEVER` costs)."""
-    return np.clip(np.floor(slack / level + 1e-9), 0, NEVER - 1).astype(np.int32)
+    levels = np.floor(slack / level + 1e-9)
+    return np.minimum(np.maximum(levels, 0), NEVER - 1).astype(np.int32)
 
 
 class RiskTables:
-    """Look-up tables of one agent for k = 0..T steps left; a key's row is its id + 1, row 0 is any key not known yet.
+    """Look-up tables of one agent for k = 0..T steps left: its part of a `TableStore`, or of one of its own.
 
     ``value`` (T+1, C) and ``price`` (T+1, C, n) bound the risk, ``lower`` (T+1, C, n) is the optimistic Q, or None where
-    nothing unknown is ever played, ``mean`` (T+1, C, n) the posterior-mean Q. C leaves room for keys to come.
-    Updates write into the same arrays.
+    nothing unknown is ever played, ``mean`` (T+1, C, n) the posterior-mean Q; see the store for rows. Updates write into
+    the same arrays.
     """
 
     def __init__(
-        self, agent: int, num_actions: int, horizon: int, level: float, *, with_lower: bool = True
+        self,
+        agent: int,
+        num_actions: int,
+        horizon: int,
+        level: float,
+        *,
+        with_lower: bool = True,
+        store: TableStore | None = None,
     ) -> None:
         self.agent, self.num_actions, self.horizon, self.level = agent, num_actions, horizon, level
-        sides: tuple[Side, ...] = ("upper", "lower", "mean") if with_lower else ("upper", "mean")
-        self.num_keys = 0
-        self._values = {side: np.empty((horizon + 1, 0)) for side in sides}
-        self.price = np.empty((horizon + 1, 0, num_actions), np.uint16)
-        self.lower = np.empty((horizon + 1, 0, num_actions), np.float32) if with_lower else None
-        self.mean = np.empty((horizon + 1, 0, num_actions), np.float32)
+        self._slot = 0 if store is None else agent
+        self.store = TableStore([num_actions], horizon, with_lower=with_lower) if store is None else store
         self._rows: AgentRows | None = None
         self._sweeps: dict[Side, Sweep] = {}
         self._sets: dict[Side, Opponents] = {}
-        self._reserve(0)
+
+    @property
+    def num_keys(self) -> int:
+        return self.store.num_keys
 
     @property
     def value(self) -> NDArray[np.float64]:
-        return self._values["upper"]
+        return self.store.value[self._slot]
+
+    @property
+    def price(self) -> NDArray[np.uint16]:
+        return self.store.price[self._slot, ..., : self.num_actions]
+
+    @property
+    def lower(self) -> NDArray[np.float32] | None:
+        lower = self.store.lower
+        return None if lower is None else lower[self._slot, ..., : self.num_actions]
+
+    @property
+    def mean(self) -> NDArray[np.float32]:
+        return self.store.mean[self._slot, ..., : self.num_actions]
 
     def rows(self, key_ids: NDArray[np.integer]) -> NDArray[np.intp]:
-        """Rows of key ids; that of the unknown key for -1 and for ids that came after the last update."""
-        rows = np.asarray(key_ids, np.intp) + 1
-        return np.where(rows <= self.num_keys, rows, 0)
+        """See `TableStore.rows`."""
+        return self.store.rows(key_ids)
 
     def update(self, table: TransitionTable, floors: Opponents = None, guesses: Opponents = None) -> int:
         """Bring all up to date with a table; returns how many (key, k) of the upper side were computed.
@@ -72,23 +89,23 @@ class RiskTables:
         """
         for sets in (floors, guesses):
             check_sets(sets, table.actions, table.num_keys)
-        self._reserve(table.num_keys)
+        self.store.reserve(table.num_keys)
         before = None if self._rows is None else self._rows.table
         if self._rows is not None and self._rows.same_rows(table):
             self._rows.table = table
         else:
             self._rows, self._sweeps = AgentRows(table, self.agent), {}
-        computed = 0
-        for k, keys, q in self._sweep("upper", self._rows, before, floors, self.price):
-            self.price[k, keys] = price_levels(q, self.level)
+        computed, price, lower, mean = 0, self.price, self.lower, self.mean
+        for k, keys, q in self._sweep("upper", self._rows, before, floors, price):
+            price[k, keys] = price_levels(q, self.level)
             computed += len(keys)
-        if self.lower is not None:
-            for k, keys, q in self._sweep("lower", self._rows, before, floors, self.lower):
+        if lower is not None:
+            for k, keys, q in self._sweep("lower", self._rows, before, floors, lower):
                 low = q.astype(np.float32)
-                self.lower[k, keys] = np.where(low > q, np.nextafter(low, np.float32(-1)), low)
-        for k, keys, q in self._sweep("mean", self._rows, before, guesses, self.mean):
-            self.mean[k, keys] = q
-        self.num_keys = table.num_keys
+                lower[k, keys] = np.where(low > q, np.nextafter(low, np.float32(-1)), low)
+        for k, keys, q in self._sweep("mean", self._rows, before, guesses, mean):
+            mean[k, keys] = q
+        self.store.num_keys = table.num_keys
         return computed
 
     def _sweep(
@@ -116,30 +133,12 @@ class RiskTables:
             sweep.revise(np.flatnonzero(changed[rows.order]))
         else:
             sweep = self._sweeps[side] = Sweep(rows, side, opponents)
-        for k, (keys, q) in enumerate(sweep.run(self._values[side][:, known], stale=stale), start=1):
+        for k, (keys, q) in enumerate(
+            sweep.run(self.store.values[side][self._slot][:, known], stale=stale), start=1
+        ):
             if stale is None and k > 1:
                 looked_up[k, known] = looked_up[k - 1, known]
             yield k, keys + 1, q
-
-    def _reserve(self, num_keys: int) -> None:
-        """Make room for keys; what is not computed yet reads as unknown: risk 1, optimistic risk 0, no price."""
-        rows = self.value.shape[1]
-        if num_keys < rows:
-            return
-        more = max(num_keys + 1 - rows, rows // 2)
-        for side, values in self._values.items():
-            self._values[side] = _extend(values, more, float(side != "lower"))
-        self.price = _extend(self.price, more, 0)
-        self.mean = _extend(self.mean, more, 1)
-        if self.lower is not None:
-            self.lower = _extend(self.lower, more, 0)
-
-
-def _extend(array: NDArray, more: int, fill: float) -> NDArray:
-    """The array with ``more`` rows of ``fill``; 0 at k = 0, where nothing can happen any more."""
-    new = np.full((len(array), more, *array.shape[2:]), fill, array.dtype)
-    new[0] = 0
-    return np.concatenate([array, new], axis=1)
 
 
 def _changed_rows(side: Side, old: TransitionTable, new: TransitionTable) -> NDArray[np.bool_] | None:

@@ -174,10 +174,10 @@ class _Learner(ShieldedPolicy):
         decision, violated, terminated = self._outcome(terminations, infos)
         self._ended |= terminated
         self.team.count_proposals(decision)
-        self.team.count_draws(decision, [self._env.state_key()], violated[None], self._ended[None])
+        self.team.count_draws(decision, self._key_ids(), violated[None], self._ended[None].copy())
 
     def _take_shield(self) -> TeamShield:
         return self.team.shield
 
     def _key_ids(self) -> NDArray[np.int32]:
-        return self.team.world.key_ids([self._env.state_key()], create=True)
+        return self.team.models.key_ids([self._env.state_key()])

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from marl_tools.safety.rule import AgentShield
+from marl_tools.safety.agent import AgentShield
 from marl_tools.training.shielding import ShieldedTeam
 
 

@@ -20,9 +20,9 @@ from marl_tools.core.types import AgentID, VectorStep
 from marl_tools.models.opponent import OpponentModel
 from marl_tools.models.world import WorldModel
 from marl_tools.safety.config import ShieldConfig
+from marl_tools.safety.notes import Note
 from marl_tools.safety.shield import Decision, TeamShield
-
-Arrays = dict[str, NDArray[Any]]
+from marl_tools.training.team_models import Arrays, TeamModels
 
 
 class ShieldedTeam:
@@ -64,18 +64,29 @@ class ShieldedTeam:
         self._law = law
         self.table: TransitionTable
         self.floors: list[NDArray[np.float64]] | None
-        self.world = WorldModel(self.actions, env_name=env_name, support=support)
-        self._declared = self._topology(self.world.state()) if self.world.closed else None
         if law is not None and support is None:
             raise ConfigError("a known law comes with its keys: pass support=(keys, table) as well")
-        self.opponents = OpponentModel(self.actions, half, mode=config.opponent_mode, env_name=env_name)
+        self.models = TeamModels(
+            self.actions, half, mode=config.opponent_mode, env_name=env_name, support=support
+        )
         self.shield = TeamShield(self.agents, self.actions, config, num_envs=num_envs)
-        self._columns = {group.name: [self.agents.index(agent) for agent in group.agents] for group in groups}
+        self._columns: dict[str, list[int] | slice] = {
+            group.name: _columns([self.agents.index(agent) for agent in group.agents]) for group in groups
+        }
         self._ended = np.zeros((num_envs, len(self.agents)), bool)
         self._decision: Decision | None = None
-        self._proposals: list[tuple[NDArray[Any], ...]] = []
         self.false_blocks = self.blocks = 0
         self.refresh()
+
+    @property
+    def world(self) -> WorldModel:
+        """The world model, with all that was seen so far."""
+        return self.models.world
+
+    @property
+    def opponents(self) -> OpponentModel:
+        """The opponent model, with all that was proposed so far."""
+        return self.models.opponents
 
     @property
     def masks_actions(self) -> bool:
@@ -90,28 +101,26 @@ class ShieldedTeam:
         """
         keys = self._require_keys(step.keys)
         self._ended[:] = False
-        self.shield.begin(np.ones(len(keys), bool), self.world.key_ids(keys, create=True))
+        self.shield.begin(np.ones(len(keys), bool), self.models.key_ids(keys))
 
     def masks(self, step: VectorStep) -> dict[str, NDArray[np.bool_]]:
         """What each group may sample from, (E, A, n), within what the env itself allows."""
-        legal = [self._legal(step, index) for index in range(len(self.agents))]
-        admitted = self.shield.masks(legal)
+        admitted = self.shield.masks(self._legal(step))
         return {
-            name: np.stack([admitted[column] for column in columns], 1)
-            for name, columns in self._columns.items()
+            group.name: np.stack([admitted[self.agents.index(agent)] for agent in group.agents], 1)
+            for group in self.groups
         }
 
     def execute(
         self, step: VectorStep, proposals: Mapping[str, NDArray[Any]]
-    ) -> tuple[dict[str, NDArray[np.int64]], list[dict[str, dict[AgentID, Any]]]]:
+    ) -> tuple[dict[str, NDArray[np.int64]], list[Note]]:
         """Decide on the proposals (E, A) of each group: what is played, and notes for the episode logs."""
         proposed = self._team(proposals, np.int64)
         active = self._team({name: group.active for name, group in step.groups.items()}, bool)
         if self.masks_actions:
             decision = self.shield.play(proposed, active)
         else:
-            legal = [self._legal(step, index) for index in range(len(self.agents))]
-            decision = self.shield.decide(proposed, active, legal=legal)
+            decision = self.shield.decide(proposed, active, legal=self._legal(step))
         self._decision = decision
         self.count_proposals(decision)
         self._count_blocks(decision)
@@ -125,25 +134,24 @@ class ShieldedTeam:
         """
         if not self.masks_actions:
             known = decision.active & (decision.key_ids >= 0)[:, None]
-            self._proposals.append((decision.key_ids, known, decision.proposed))
+            self.models.add_proposals(decision.key_ids, known, decision.proposed)
 
     def forget_floors(self) -> None:
         """Count proposals afresh; the tables keep the floors that they have until the next `refresh`."""
-        self._take_in_proposals()
+        opponents = self.opponents
         for agent in range(len(self.agents)):
-            self.opponents.new_stream(agent)
+            opponents.new_stream(agent)
 
     def count_draws(
         self,
         decision: Decision,
-        next_keys: Sequence[Key],
+        next_key_ids: NDArray[np.integer],
         violated: NDArray[np.bool_],
         ended: NDArray[np.bool_],
     ) -> None:
-        """Count what the actions of a decision led to; flags (E, A), ``ended`` now or before."""
-        keys = [self.world.keys[key_id] for key_id in decision.key_ids.tolist()]
+        """Count what the actions of a decision led to: keys (E,) and flags (E, A), ``ended`` now or before."""
         choices = np.where(decision.active, decision.executed, self.actions)
-        self.world.add_batch(keys, choices, next_keys, violated, ended)
+        self.models.add_draws(decision.key_ids, choices, next_key_ids, violated, ended)
 
     def violations(self, costs: NDArray[np.float64], active: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Which of the agents (E, A) that acted violate at these costs.
@@ -170,17 +178,20 @@ class ShieldedTeam:
         assert decision is not None, "execute() comes before observe()"
         keys = self._require_keys(step.keys)
         final = step.final_keys or [None] * len(keys)
-        after = [key if last is None else last for key, last in zip(keys, final, strict=True)]
+        over = {env: key for env, key in enumerate(final) if key is not None}
+        done = np.zeros(len(keys), bool)
+        done[list(over)] = True
+        after = now = self.models.key_ids([over.get(env, key) for env, key in enumerate(keys)])
+        if over:
+            now = after.copy()
+            now[done] = self.models.key_ids([keys[env] for env in over])
         costs = self._team({name: group.costs for name, group in step.groups.items()}, np.float64)
         terminated = self._team({name: group.terminated for name, group in step.groups.items()}, bool)
         ended = self._ended | terminated
         self.count_draws(decision, after, self.violations(costs, decision.active), ended)
-        done = np.array([last is not None for last in final])
-        added = self.shield.shaping(
-            decision, self.world.key_ids(after, create=True), terminated, gamma=self.gamma
-        )
+        added = self.shield.shaping(decision, after, terminated, gamma=self.gamma)
         self._ended = np.where(done[:, None], False, ended)
-        self.shield.observe(self.world.key_ids(keys, create=True), done)
+        self.shield.observe(now, done)
         return {name: added[:, columns] for name, columns in self._columns.items()}
 
     def policies_changed(self) -> None:
@@ -195,16 +206,15 @@ class ShieldedTeam:
 
     def refresh(self) -> None:
         """Bring the tables up to date with both models; ``table`` and ``floors`` are what they rest on then."""
-        self._take_in_proposals()
-        table = self._law
+        table, opponents = self._law, self.opponents
         if table is None:
             table = self.world.table(self._world_delta, schedule=self.config.credible_schedule)
         # Keys that were met since the table was made are not in it yet: to the shield they are unknown.
         size, count = table.num_keys, range(len(self.agents))
         floors = None
         if self.config.opponent_mode != "worst_case":
-            floors = [self.opponents.floors(agent, size) for agent in count]
-        self.shield.refresh(table, floors, [self.opponents.guess(agent, size) for agent in count])
+            floors = [opponents.floors(agent, size) for agent in count]
+        self.shield.refresh(table, floors, [opponents.guess(agent, size) for agent in count])
         self.table, self.floors = table, floors
 
     def settle_floors(self) -> None:
@@ -236,12 +246,7 @@ class ShieldedTeam:
 
     def state(self) -> NDArray[np.uint8]:
         """Models and shield, exactly, as the bytes of an npz file without pickles."""
-        self._take_in_proposals()
-        parts = {
-            "world": self.world.state(),
-            "opponents": self.opponents.state(),
-            "shield": self.shield.state(),
-        }
+        parts = {**self.models.state(), "shield": self.shield.state()}
         buffer = io.BytesIO()
         np.savez(
             buffer,
@@ -262,28 +267,9 @@ class ShieldedTeam:
         for name, array in named.items():
             part, _, rest = name.partition("/")
             parts[part][rest] = array
-        world = WorldModel.from_state(parts["world"], self.actions, env_name=self.env_name)
-        self._check_topology(parts["world"])
-        self.world = world
-        self._proposals.clear()
-        self.opponents = OpponentModel.from_state(
-            parts["opponents"],
-            self.actions,
-            self.opponents.delta,
-            mode=self.config.opponent_mode,
-            env_name=self.env_name,
-        )
+        self.models.load(parts)
         self.shield = TeamShield.from_state(self.agents, self.actions, self.config, parts["shield"])
         self.refresh()
-
-    def _take_in_proposals(self) -> None:
-        """Hand over to the opponent model what was proposed: many steps at once, which is far cheaper."""
-        if self._proposals:
-            keys, known, proposed = (np.concatenate(column) for column in zip(*self._proposals, strict=True))
-            self._proposals.clear()
-            for agent in range(len(self.agents)):
-                rows = known[:, agent]
-                self.opponents.add(keys[rows], agent, proposed[rows, agent])
 
     def _team(self, per_group: Mapping[str, NDArray[Any]], dtype: Any) -> NDArray[Any]:
         """(E, A) in team order from arrays per group."""
@@ -293,44 +279,27 @@ class ShieldedTeam:
             team[:, columns] = per_group[name]
         return team
 
-    def _legal(self, step: VectorStep, index: int) -> NDArray[np.bool_] | None:
-        for name, columns in self._columns.items():
-            if index in columns:
-                mask = step.groups[name].action_mask
-                return None if mask is None else mask[:, columns.index(index)]
-        return None
+    def _legal(self, step: VectorStep) -> list[NDArray[np.bool_] | None] | None:
+        """What the env itself allows each agent, (E, n); None for everything."""
+        masks = {group.name: step.groups[group.name].action_mask for group in self.groups}
+        if all(mask is None for mask in masks.values()):
+            return None
+        legal: list[NDArray[np.bool_] | None] = [None] * len(self.agents)
+        for group in self.groups:
+            if (mask := masks[group.name]) is not None:
+                for place, agent in enumerate(group.agents):
+                    legal[self.agents.index(agent)] = mask[:, place]
+        return legal
 
     def _count_blocks(self, decision: Decision) -> None:
         """See `figures`."""
-        for agent in np.flatnonzero(decision.overridden.any(0)):
-            rows = np.flatnonzero(decision.overridden[:, agent])
-            tables = self.shield.shields[agent].tables
-            at = (
-                self.shield.shields[agent].steps_ahead(decision.k_left[rows]),
-                tables.rows(decision.key_ids[rows]),
-                decision.proposed[rows, agent],
-            )
-            self.blocks += len(rows)
-            self.false_blocks += int((tables.mean[at] <= self.config.max_risk).sum())
-
-    def _topology(self, state: Mapping[str, NDArray[Any]]) -> Arrays:
-        """What a declaration fixes in a world model's state: keys, rows and possible outcomes."""
-        names = ("row_key", "row_joint", "edge_row", "edge_succ", "edge_violated", "edge_ended")
-        return {name: state[name] for name in ("closed", "key_lengths", "key_bytes", *names)}
-
-    def _check_topology(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Where the env declares its rows, a model that was saved with it has exactly those."""
-        declared = {} if self._declared is None else self._declared
-        same = bool(state["closed"]) == bool(declared)
-        for name, array in declared.items():
-            # A key that was met beyond the declared ones comes after them.
-            theirs = state[name][: len(array)] if name.startswith("key") else state[name]
-            same = same and np.array_equal(array, theirs)
-        if not same:
-            raise ConfigError(
-                f"the saved world model has other keys, rows or outcomes than {self.env_name} as it is made here: use "
-                "the settings that it was saved with (env_kwargs, shield_support), or start a new model"
-            )
+        env, agent = np.nonzero(decision.overridden)
+        if len(env):
+            rule = self.shield.rule
+            steps, rows = rule.steps_ahead(decision.k_left[env]), rule.store.rows(decision.key_ids[env])
+            mean = rule.store.mean[agent, steps, rows, decision.proposed[env, agent]]
+            self.blocks += len(env)
+            self.false_blocks += int(np.count_nonzero(mean <= self.config.max_risk))
 
     def _require_keys(self, keys: Sequence[Key] | None) -> Sequence[Key]:
         if keys is None:
@@ -339,6 +308,11 @@ class ShieldedTeam:
                 "method to your env, or use one of the tasks that have it (crossing, corridor, gridmaps, stag_hunt)."
             )
         return keys
+
+
+def _columns(places: list[int]) -> list[int] | slice:
+    """Places of a group's agents in the team; a slice where they are the first ones, which makes no copies."""
+    return slice(len(places)) if places == list(range(len(places))) else places
 
 
 def team_actions(groups: Sequence[AgentGroup], agents: Sequence[AgentID]) -> tuple[int, ...]:

@@ -9,10 +9,10 @@ import pytest
 
 from marl_tools.core.errors import ConfigError
 from marl_tools.core.transitions import joint_choices, joint_index
+from marl_tools.safety.agent import AgentShield
 from marl_tools.safety.config import ShieldConfig
 from marl_tools.safety.exact import solve, violation_probability, worst_case
 from marl_tools.safety.recursion import risk_tables
-from marl_tools.safety.rule import AgentShield
 from marl_tools.safety.shield import TeamShield
 from tests.random_mdps import RandomTeam, SlipperyCorridor, loosen, random_policies
 

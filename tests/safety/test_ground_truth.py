@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from marl_tools.core.transitions import TransitionTable
+from marl_tools.safety.agent import AgentShield
 from marl_tools.safety.config import ShieldConfig
 from marl_tools.safety.exact import solve, violation_probability, worst_case
 from marl_tools.safety.recursion import risk_tables
-from marl_tools.safety.rule import AgentShield
 from tests.random_mdps import RandomTeam, loosen, random_policies
 
 SHAPES = [(2,), (3,), (2, 2), (2, 3), (2, 2, 2)]

@@ -9,10 +9,10 @@ from marl_tools.core.transitions import joint_choices
 from marl_tools.envs import corridor, crossing
 from marl_tools.models.opponent import OpponentModel
 from marl_tools.models.world import WorldModel
+from marl_tools.safety.agent import AgentShield
 from marl_tools.safety.config import ShieldConfig
 from marl_tools.safety.exact import ExactModel, solve, violation_probability, worst_case
 from marl_tools.safety.recursion import risk_tables
-from marl_tools.safety.rule import AgentShield
 from tests.random_mdps import random_policies
 
 
