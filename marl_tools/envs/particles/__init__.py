@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.metadata import version
 from typing import Any
 
 from pettingzoo.utils.conversions import aec_to_parallel_wrapper
@@ -13,6 +14,7 @@ from pettingzoo.utils.wrappers import (
 )
 
 from marl_tools.core.errors import ConfigError
+from marl_tools.core.wrappers.direct import VERIFIED, DirectParallel
 from marl_tools.envs.particles.goals import Adversary, Push
 from marl_tools.envs.particles.spread import Spread
 from marl_tools.envs.particles.tag import Tag
@@ -46,9 +48,9 @@ def scenario_of(env: Any) -> Scenario | None:
     """The scenario of a parallel env as mpe2 makes it; None if it has no twin, or if something is wrapped around it.
 
     Raises:
-        ConfigError: the twin lacks what the env was made with.
+        ConfigError: the twin lacks what the env was made with, or this mpe2 is none that it was compared with.
     """
-    if not isinstance(env, aec_to_parallel_wrapper):
+    if type(env) not in (aec_to_parallel_wrapper, DirectParallel):
         return None
     raw: Any = env.aec_env
     while isinstance(raw, _LAYERS):
@@ -56,10 +58,16 @@ def scenario_of(env: Any) -> Scenario | None:
     scenario = _SCENARIOS.get(type(raw).__module__)
     if scenario is None or type(raw).__qualname__ != "raw_env":
         return None
-    kwargs = {name: value for name, value in raw._ezpickle_kwargs.items() if name not in _OF_THE_PICTURE}
-    for name in _UNSUPPORTED:
-        if kwargs.pop(name, None):
+    name, releases = raw.metadata["name"], VERIFIED["mpe2"]
+    if version("mpe2") not in releases:
+        raise ConfigError(
+            f"--native: the native form of {name} is that of mpe2 {' or '.join(releases)}, and mpe2 {version('mpe2')} is "
+            "installed; leave the flag out"
+        )
+    kwargs = {key: value for key, value in raw._ezpickle_kwargs.items() if key not in _OF_THE_PICTURE}
+    for setting in _UNSUPPORTED:
+        if kwargs.pop(setting, None):
             raise ConfigError(
-                f"--native: the native form of {raw.metadata['name']} has no {name}; leave {name} or the flag out"
+                f"--native: the native form of {name} has no {setting}; leave {setting} or the flag out"
             )
     return scenario(**kwargs)
