@@ -48,7 +48,9 @@ def step_alone(steps: int, direct: bool) -> float:
     """Env-steps/s of one env in this process."""
     from marl_tools.core.factory import EnvFactory
 
-    env = EnvFactory("mpe2.simple_spread_v3:parallel_env", {"N": 3, "max_cycles": 25}, direct=direct)()
+    env = EnvFactory(
+        make_env="mpe2.simple_spread_v3:parallel_env", kwargs={"N": 3, "max_cycles": 25}, direct=direct
+    )()
     env.reset(seed=0)
     actions = [{agent: (t + k) % 5 for k, agent in enumerate(env.agents)} for t in range(5)]
     started = time.perf_counter()
