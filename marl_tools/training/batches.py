@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,40 +48,44 @@ class FlatRollout:
             by_agent = torch.from_numpy(array).view(-1, agents)
             self.targets[critic] = ((by_agent - norm.mean.T) / norm.std.T).flatten()
 
-    def take(self, index: Tensor, weights: Tensor) -> Minibatch:
-        """The rows with these flat indices (L, B); ``weights`` is 0 for padding."""
+    def take(self, index: Tensor) -> Rows:
+        """The rows with these flat indices (L, N)."""
 
         def pick(rows: Tensor) -> Tensor:
             return rows.index_select(0, index.flatten()).view(*index.shape, *rows.shape[1:])
 
-        return Minibatch(
-            rows=index,
-            filling=weights == 0,
-            share=weights / weights.sum(1, keepdim=True).clamp_(min=1),
+        return Rows(
             inputs=pick(self.inputs),
             mask=None if self.mask is None else pick(self.mask),
             actions=pick(self.actions),
             log_probs=pick(self.log_probs),
-            advantages=pick(self.advantages),
             targets={critic: pick(rows) for critic, rows in self.targets.items()},
         )
 
 
-class Minibatch(NamedTuple):
-    """Rows (L, B, ...) of one gradient step."""
+class Rows(NamedTuple):
+    """Rows (L, N, ...) to learn from."""
 
-    rows: Tensor
-    """Where they stand in the flat rollout."""
-    filling: Tensor
-    """True where a shorter lane was filled up."""
-    share: Tensor
-    """Each row's weight in the means; those of a lane add up to 1, or to 0 where nobody lived."""
     inputs: Tensor
     mask: Tensor | None
     actions: Tensor
     log_probs: Tensor
-    advantages: Tensor
     targets: dict[str, Tensor]
+
+
+class Minibatch(NamedTuple):
+    """What one gradient step is made of, all (L, N)."""
+
+    rows: Tensor
+    """Flat indices into a rollout."""
+    share: Tensor
+    """The weight of each row in the means of its lane: they add up to 1, and are 0 where a shorter lane was filled up."""
+    advantages: Tensor
+
+    def parts(self, rows: int) -> Iterator[Minibatch]:
+        """In turn, at most this many rows of each lane."""
+        for part in zip(*(tensor.split(rows, 1) for tensor in self), strict=True):
+            yield Minibatch(*part)
 
 
 def _rows(array: NDArray[Any]) -> Tensor:
@@ -119,15 +123,14 @@ class LaneCritic:
 
 def to_lanes(rows: NDArray[Any], lanes: int) -> Tensor:
     """(N, A, ...) to (1, N*A, ...) for one shared lane, else (A, N, ...)."""
-    tensor = torch.from_numpy(rows)
-    return tensor.flatten(0, 1).unsqueeze(0) if lanes == 1 else tensor.transpose(0, 1)
+    # By NumPy, whose views cost half as much: this runs at every step.
+    return torch.from_numpy(rows.reshape(1, -1, *rows.shape[2:]) if lanes == 1 else rows.swapaxes(0, 1))
 
 
 def from_lanes(rows: Tensor, agents: int) -> NDArray[Any]:
     """Inverse of `to_lanes`: (N, A, ...)."""
-    if len(rows) == 1:
-        return rows[0].unflatten(0, (-1, agents)).numpy()
-    return rows.transpose(0, 1).numpy()
+    array = rows.numpy()
+    return array.reshape(-1, agents, *array.shape[2:]) if len(array) == 1 else array.swapaxes(0, 1)
 
 
 def pad(lanes: Sequence[NDArray[np.intp]]) -> tuple[Tensor, Tensor]:

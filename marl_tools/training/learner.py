@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from marl_tools.core.errors import NonFiniteError
+from marl_tools.core.errors import ConfigError, NonFiniteError
 from marl_tools.core.spaces import AgentGroup
 from marl_tools.models.backprop import passes_of
 from marl_tools.models.networks import ActorCritic
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 _REMEDY = "Lower the learning rate, or look for huge rewards"
 _FIGURES = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "grad_norm")
+_CHUNK = 4096
+"""Rows of one pass: what lies between its layers stays in a core's own cache."""
 
 
 class Estimate(NamedTuple):
@@ -68,8 +70,14 @@ class GroupLearner:
             config.network,
             critics=critics,
             normalise_observations=config.normalise_observations,
+            action_pdtype=config.action_pdtype,
             generator=generator,
         )
+        if not self.network.distribution.trainable:
+            raise ConfigError(
+                f"action_pdtype={config.action_pdtype!r} has no gradient to learn from: train with 'default', and let "
+                "load_policy(run, deterministic=True) play the most likely actions"
+            )
         self.weights, self.passes = LaneWeights(self.network), passes_of(self.network)
         self.optimiser = torch.optim.Adam(
             [self.weights.matrix], lr=config.learning_rate, eps=1e-5, fused=True
@@ -165,8 +173,8 @@ class GroupLearner:
         for _ in range(self.config.learning_epochs):
             epochs += 1
             steps = [
-                self._minibatch(flat.take(index, own), flat.shape, entropy_coef)
-                for index, own in self._minibatches(rows)
+                self._step(flat, self._minibatch(flat, *padded), entropy_coef)
+                for padded in self._minibatches(rows)
             ]
             batches += len(steps)
             figures = torch.stack(steps)
@@ -187,6 +195,7 @@ class GroupLearner:
             **figures,
             "explained_variance": explained_variance(reward.values[valid], reward.returns[valid]),
             "epochs": epochs,
+            "optimiser_steps": batches,
             "rows": int(valid.sum()),
             "learning_rate": learning_rate,
             "entropy_coef": entropy_coef,
@@ -197,27 +206,19 @@ class GroupLearner:
         shuffled = [np.array_split(self.rng.permutation(lane), self.config.mini_batches) for lane in rows]
         return [pad(parts) for parts in zip(*shuffled, strict=True) if any(map(len, parts))]
 
-    def _minibatch(self, batch: Minibatch, shape: tuple[int, ...], entropy_coef: float) -> Tensor:
-        """One gradient step; returns its `_FIGURES`. Losses are means per lane, summed over lanes."""
-        config, share = self.config, batch.share
-        scores = self.passes.score(batch.inputs, batch.mask, batch.actions)
-        # Filling is a row of some other agent: its ratio may overflow, and 0 times infinity is NaN.
-        log_ratio = (scores.log_probs - batch.log_probs).masked_fill_(batch.filling, 0.0)
-        advantages = normalised(batch.advantages, share) if config.normalise_advantages else batch.advantages
-        policy = clipped_surrogate(log_ratio, advantages, config.clip)
-        errors = {name: values - batch.targets[name] for name, values in scores.values.items()}
-        value_loss = torch.stack([0.5 * error * error for error in errors.values()]).sum(0)
-        by_row = torch.stack([policy.loss, value_loss, scores.entropies, policy.kl, policy.clipped]) * share
-        figures = by_row.sum(2)
-        if not math.isfinite(figures.sum()):
-            raise NonFiniteError(self._name_bad_row(by_row.sum(0), batch.rows, shape))
-        self.weights.forget()
-        self.passes.backward(
-            policy.slope * share,
-            -entropy_coef * share,
-            {name: config.value_coef * error * share for name, error in errors.items()},
+    def _minibatch(self, flat: FlatRollout, index: Tensor, weights: Tensor) -> Minibatch:
+        share = weights / weights.sum(1, keepdim=True).clamp_(min=1)
+        advantages = flat.advantages[index]
+        return Minibatch(
+            index, share, normalised(advantages, share) if self.config.normalise_advantages else advantages
         )
-        norms = self.weights.clip(config.max_grad_norm)
+
+    def _step(self, flat: FlatRollout, batch: Minibatch, entropy_coef: float) -> Tensor:
+        """One gradient step; returns its `_FIGURES`. Losses are means per lane, summed over lanes."""
+        self.weights.forget()
+        parts = batch.parts(max(1, _CHUNK // self.lanes))
+        figures = sum((self._accumulate(flat, part, entropy_coef) for part in parts), torch.zeros(1))
+        norms = self.weights.clip(self.config.max_grad_norm)
         if not math.isfinite(norms.sum()):
             # Before the optimiser's step, so that what is saved now is still sound.
             lane = int((~torch.isfinite(norms)).nonzero()[0])
@@ -226,10 +227,31 @@ class GroupLearner:
         self.optimiser.step()
         return torch.cat([figures, norms.unsqueeze(0)]).mean(1)
 
-    def _name_bad_row(self, row_loss: Tensor, rows: Tensor, shape: tuple[int, ...]) -> str:
+    def _accumulate(self, flat: FlatRollout, part: Minibatch, entropy_coef: float) -> Tensor:
+        """Add the gradients of some rows; returns their part of all `_FIGURES` but the last, (5, L)."""
+        config, rows = self.config, flat.take(part.rows)
+        scores = self.passes.score(rows.inputs, rows.mask, rows.actions)
+        # Filling is a row of some other agent: its ratio may overflow, and 0 times infinity is NaN.
+        log_ratio = (scores.log_probs - rows.log_probs).masked_fill_(part.share == 0, 0.0)
+        policy = clipped_surrogate(log_ratio, part.advantages, config.clip)
+        errors = {name: values - rows.targets[name] for name, values in scores.values.items()}
+        value_loss = torch.stack([0.5 * error * error for error in errors.values()]).sum(0)
+        by_row = torch.stack([policy.loss, value_loss, scores.entropies, policy.kl, policy.clipped])
+        by_row *= part.share
+        figures = by_row.sum(2)
+        if not math.isfinite(figures.sum()):
+            raise NonFiniteError(self._name_bad_row(by_row.sum(0), part.rows, flat.shape))
+        self.passes.backward(
+            policy.slope * part.share,
+            -entropy_coef * part.share,
+            {name: config.value_coef * error * part.share for name, error in errors.items()},
+        )
+        return figures
+
+    def _name_bad_row(self, row_loss: Tensor, index: Tensor, shape: tuple[int, ...]) -> str:
         """Name the row to blame: the first that is no number, or the largest where it took all to overflow."""
         worst = int(row_loss.abs().nan_to_num(nan=math.inf).argmax())
-        t, env, agent = np.unravel_index(int(rows.flatten()[worst]), shape)
+        t, env, agent = np.unravel_index(int(index.flatten()[worst]), shape)
         return (
             f"the loss of agent {self.group.agents[agent]!r} is NaN or infinite at rollout step {t} of env copy {env}. "
             f"{_REMEDY}"
