@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from marl_tools.core.errors import ConfigError
 from marl_tools.core.factory import EnvFactory
 from marl_tools.core.types import VectorEnv
@@ -32,6 +35,20 @@ def make_envs(
         on_worker_death=stepping.on_worker_death,
         pipeline=stepping.pipeline,
     )
+
+
+@contextmanager
+def closed_after(envs: VectorEnv) -> Iterator[None]:
+    """Close the envs when the block is left. A fault of theirs does not hide the one that ended the block."""
+    try:
+        yield
+    except BaseException as error:
+        try:
+            envs.close()
+        except Exception as fault:
+            error.add_note(f"closing the envs failed as well: {fault}")
+        raise
+    envs.close()
 
 
 def native_envs(factory: EnvFactory, num_envs: int) -> VectorEnv:

@@ -27,7 +27,7 @@ from marl_tools.experiment.folder import (
     write_settings,
 )
 from marl_tools.experiment.lock import RunLock
-from marl_tools.experiment.native import make_envs
+from marl_tools.experiment.native import closed_after, make_envs
 from marl_tools.experiment.progress import Progress
 from marl_tools.experiment.records import EPISODES, RunRecords, read_episodes, rewind
 from marl_tools.experiment.safepoint import SafePoint
@@ -129,7 +129,7 @@ class _Run:
             self.saved_before = saved_before(self.folder)
             saving = config.saving.saving(self.factory, self.folder)
             envs = make_envs(saving, config.num_envs, native=config.native, stepping=config.stepping)
-            stack.callback(envs.close)
+            stack.enter_context(closed_after(envs))
             trainer, self.shield = make_trainer(config, self.factory, envs)
             begun = self._go_on(trainer) if resumed else False
             if not resumed:

@@ -122,6 +122,7 @@ class TrajectoryRecorder(ParallelWrapper):
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """Reset the env; an episode that was still open is saved as interrupted."""
         self._writer.check()
+        _recorders.add(self)
         self._interrupt()
         observations, infos = self.env.reset(seed=seed, options=options)
         self._team.begin(0, observations, infos)
@@ -179,6 +180,8 @@ class TrajectoryRecorder(ParallelWrapper):
             self._interrupt()
             self._writer.flush()
         finally:
+            # Whoever could not save has been told, and need not be at exit again.
+            _recorders.discard(self)
             self.env.close()
 
     def __del__(self) -> None:
