@@ -142,12 +142,15 @@ class BoxCodec:
         return np.where(self.bounded, -1.0, self.low), np.where(self.bounded, 1.0, self.high)
 
     def to_env(self, actions: NDArray[Any]) -> list[Any]:
-        """Clipped to the bounds, and rounded for an integer Box."""
+        return [row.reshape(self.space.shape) for row in self.played(actions)]
+
+    def played(self, actions: NDArray[Any]) -> NDArray[Any]:
+        """`to_env` in one array (..., n): clipped to the bounds, and rounded for an integer Box."""
         scaled = self._centre + np.clip(actions, -1.0, 1.0) * self._half
         played = np.where(self.bounded, scaled, actions).clip(self.low, self.high)
         if self._whole:
             played = np.rint(played)
-        return [row.reshape(self.space.shape) for row in played.astype(self.space.dtype)]
+        return played.astype(self.space.dtype)
 
     def to_policy(self, action: Any) -> NDArray[Any]:
         """In float64: a float32 would not lead back to the very same action."""

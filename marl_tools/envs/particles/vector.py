@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
 
+from marl_tools.core.actions import BoxCodec
 from marl_tools.core.spaces import AgentGroup, AgentSpaces, group_agents
 from marl_tools.core.types import EpisodeLog, GroupStep, Split, VectorStep
 from marl_tools.envs.arrays import ArrayVectorEnv
@@ -157,9 +158,9 @@ class ParticleVectorEnv(ArrayVectorEnv):
         """Pushes and words from the actions (E, agents, ...) of a group."""
         push, words = self._push, self.worlds.state.words
         first = self.scenario.agents[group.first]
-        if self.scenario.continuous_actions:
-            flat = actions.reshape(-1, *group.spaces.action_shape)
-            played = np.array(group.spaces.to_env(flat)).reshape(actions.shape).T
+        if isinstance(group.spaces.codec, BoxCodec):
+            # Differences of float32, as the actions are.
+            played = group.spaces.codec.played(np.asarray(actions)).T
             if first.movable:
                 push[:, group.agents] = played[[2, 4]] - played[[1, 3]]
             if first.speaks:
