@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
@@ -10,11 +10,11 @@ from typing import Any
 
 from marl_tools.core.durable import set_rows_aside
 from marl_tools.core.errors import CorruptFileError
-from marl_tools.core.io import JsonLines, read_jsonl
+from marl_tools.core.io import JsonLines
 from marl_tools.core.logging import log
-from marl_tools.core.types import EpisodeLog
+from marl_tools.core.run_logs import EPISODES, UPDATES, read_episodes
 
-EPISODES, UPDATES = "episodes.jsonl", "updates.jsonl"
+__all__ = ["EPISODES", "UPDATES", "RunRecords", "read_episodes", "rewind"]
 
 
 class RunRecords:
@@ -36,20 +36,6 @@ class RunRecords:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stack.close()
-
-
-def read_episodes(path: Path) -> Iterator[EpisodeLog]:
-    """The episodes of a log, one by one.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        CorruptFileError: a line is no episode; names the file, the episode's place in it and the field.
-    """
-    for number, row in enumerate(read_jsonl(path), start=1):
-        try:
-            yield EpisodeLog.from_json(row)
-        except CorruptFileError as error:
-            raise CorruptFileError(f"{path}, row {number}: {error}") from error
 
 
 def rewind(folder: Path, *, frames: int, updates: int) -> None:
