@@ -13,10 +13,10 @@ from marl_tools.core.durable import move_new
 from marl_tools.core.errors import ConfigError
 from marl_tools.core.factory import EnvFactory
 from marl_tools.core.logging import log
+from marl_tools.core.run_logs import EPISODES, read_episodes
 from marl_tools.core.segment_files import PROTECTED, REPLAYED, by_writer, segment_files
 from marl_tools.core.segments import read_meta
 from marl_tools.core.wrappers.trajectories import check_segment
-from marl_tools.experiment.records import EPISODES, read_episodes
 
 FOLDER = "trajectories"
 
