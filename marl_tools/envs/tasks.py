@@ -28,6 +28,7 @@ class Task:
         agents: how many agents the env has by default; None when that is not known beforehand.
         n_agents_kwarg: the env's argument that is exactly the number of agents, None if there is none.
         preprocess: what images need before a network sees them, for `core.wrappers.preprocess.parse_preprocess`.
+        native: whether many copies can be stepped in arrays (``--native``).
         packages: what must be importable; see `require`.
         install: the command that installs them.
     """
@@ -40,6 +41,7 @@ class Task:
     n_agents_kwarg: str | None = None
     preprocess: tuple[str, ...] = ()
     description: str = ""
+    native: bool = False
     packages: tuple[str, ...] = ()
     install: str = _INSTALL
 
@@ -62,7 +64,9 @@ class Task:
         return {**self.kwargs, self.n_agents_kwarg: n_agents}
 
 
-def _mpe2(module: str, agents: int, description: str, n_agents_kwarg: str | None = None) -> Task:
+def _mpe2(
+    module: str, agents: int, description: str, n_agents_kwarg: str | None = None, *, native: bool = False
+) -> Task:
     name, version = module.rsplit("_v", 1)
     return Task(
         name=name,
@@ -71,6 +75,7 @@ def _mpe2(module: str, agents: int, description: str, n_agents_kwarg: str | None
         agents=agents,
         n_agents_kwarg=n_agents_kwarg,
         description=description,
+        native=native,
         packages=("mpe2", "pygame"),
     )
 
@@ -111,6 +116,7 @@ def _own(
         agents=agents,
         n_agents_kwarg=n_agents_kwarg,
         description=description,
+        native=True,
     )
 
 
@@ -123,12 +129,12 @@ _DRAWN = {"render_mode": "rgb_array"}
 
 _ALL = (
     _mpe2("simple_v3", 1, "one agent walks to a landmark"),
-    _mpe2("simple_spread_v3", 3, "cover all landmarks without colliding", "N"),
-    _mpe2("simple_tag_v3", 4, "three slow predators chase a fast prey"),
-    _mpe2("simple_adversary_v3", 3, "two agents hide their target from an adversary"),
-    _mpe2("simple_reference_v3", 2, "each knows where the other should go, and says so"),
-    _mpe2("simple_speaker_listener_v4", 2, "one knows the target, the other can move"),
-    _mpe2("simple_push_v3", 2, "an adversary keeps an agent from its landmark"),
+    _mpe2("simple_spread_v3", 3, "cover all landmarks without colliding", "N", native=True),
+    _mpe2("simple_tag_v3", 4, "three slow predators chase a fast prey", native=True),
+    _mpe2("simple_adversary_v3", 3, "two agents hide their target from an adversary", native=True),
+    _mpe2("simple_reference_v3", 2, "each knows where the other should go, and says so", native=True),
+    _mpe2("simple_speaker_listener_v4", 2, "one knows the target, the other can move", native=True),
+    _mpe2("simple_push_v3", 2, "an adversary keeps an agent from its landmark", native=True),
     _mpe2("simple_crypto_v3", 3, "alice writes to bob, eve listens"),
     _mpe2("simple_world_comm_v3", 6, "a chase with food, forests and a leader who speaks"),
     _mpe2("simple_formation_v1", 4, "form a circle around a landmark", "N"),

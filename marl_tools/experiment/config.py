@@ -81,7 +81,7 @@ class RunConfig:
         final_policy_eval_horizons: report returns over the first so many steps.
         final_policy_eval_seed_offset: evaluation episode i has the seed ``seed + offset + i``.
         final_policy_eval_confidence: of the intervals.
-        native: step the env in arrays, where it has such a form (crossing, corridor, the gridmaps, stag_hunt).
+        native: step all copies of the env in arrays, where it has such a form (`marl-tools tasks` shows which do).
         threads: torch threads; 1 is fastest for small networks.
         use_wandb: send episodes, updates and clips to wandb as well.
         wandb_mode: "offline" needs neither account nor network.

@@ -4,6 +4,7 @@ import pytest
 
 from marl_tools.core.errors import ConfigError
 from marl_tools.core.io import load_from_file, read_jsonl
+from marl_tools.envs.tasks import find_task, task_names
 from marl_tools.experiment.config import RunConfig
 from marl_tools.experiment.native import native_envs
 from marl_tools.experiment.run import train
@@ -44,11 +45,24 @@ def test_a_run_of_native_envs_has_the_episodes_updates_and_certificate_of_one_wi
     assert certificates[0] == certificates[1]
 
 
+@pytest.mark.parametrize("task", [name for name in task_names() if "pistonball" not in name])
+def test_a_task_has_a_native_form_exactly_where_it_says_so(task):
+    factory = RunConfig.from_flat({"env": task, "preprocess": []}).factory()
+    if find_task(task).native:
+        native_envs(factory, 2).close()
+    else:
+        with pytest.raises(ConfigError, match=f"{task} has no native form"):
+            native_envs(factory, 2)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"env": "rps"}, "rps has no native form; leave the flag out"),
-        ({"env": "simple_spread", "env_kwargs": {"curriculum": True}}, "no curriculum; leave curriculum or the flag"),
+        (
+            {"env": "simple_spread", "env_kwargs": {"curriculum": True}},
+            "no curriculum; leave curriculum or the flag",
+        ),
         ({"env": "simple_spread", "cap": 5}, "takes no cap"),
         ({"env": "crossing", "cap": 5}, "takes no cap"),
         ({"env": "crossing", "cost": "tests.keyed_envs:added_cost"}, "takes no cost"),
