@@ -39,20 +39,19 @@ class RunningNorm(nn.Module):
     @torch.no_grad()
     def update(self, rows: Tensor, weights: Tensor) -> None:
         """Merge rows (lanes, N, *shape); ``weights`` (lanes, N) is 1 for a row that counts and 0 for padding."""
-        rows, weights = rows.double(), weights.double()
-        columns = (-1, 1, *[1] * (rows.dim() - 2))
-        column_weights = weights.reshape(*weights.shape, *[1] * (rows.dim() - 2))
-        added = weights.sum(1)
+        # A product with the weights sums in one pass over the rows, which are many.
+        rows, weights = rows.double().reshape(*weights.shape, -1), weights.double().unsqueeze(1)
+        added = weights.sum((1, 2))
+        columns = (-1, *[1] * (self.squares.dim() - 1))
         # A lane whose agents were away keeps what it knows; else its statistics would fade to nothing.
         kept = self.decay ** (added > 0).double()
         self.count *= kept
         self.squares *= kept.reshape(columns)
-        divisor = added.clamp(min=1).reshape(columns)
-        mean = (rows * column_weights).sum(1, keepdim=True) / divisor
-        squares = ((rows - mean) ** 2 * column_weights).sum(1, keepdim=True)
+        mean = torch.bmm(weights, rows) / added.clamp(min=1).reshape(-1, 1, 1)
+        squares = torch.bmm(weights, (rows - mean).square_()).view_as(self.squares)
         total = self.count + added
         share = (added / total.clamp(min=1)).reshape(columns)
-        delta = mean - self.running_mean
+        delta = mean.view_as(self.running_mean) - self.running_mean
         self.squares += squares + delta**2 * share * self.count.reshape(columns)
         self.running_mean += delta * share
         self.count += added

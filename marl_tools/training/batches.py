@@ -14,7 +14,7 @@ from marl_tools.models.backprop import Passes
 from marl_tools.models.networks import ActorCritic
 from marl_tools.training.rollout import GroupRollout
 
-_CHUNK = 8192
+_CHUNK = 4096
 """Rows of one forward pass over a whole rollout: bounds the memory that a convolution takes."""
 
 
