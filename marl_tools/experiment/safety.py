@@ -162,9 +162,13 @@ def make_shield(
 
 
 def warn_if_patience_is_short(settings: SafetySettings, team: ShieldedTeam) -> None:
-    """Say once how many visits it takes until the learned bound can admit an action by itself."""
+    """Say once how many visits it takes until the learned bound can admit an action by itself, if any depends on that.
+
+    Where the declared outcomes alone keep every state within ``max_risk``, there is a safe action before the first visit.
+    """
     needed = team.config.visits_needed(max(1, len(team.world.keys)))
-    if settings.shield_model == "learned" and settings.shield_patience < needed:
+    short = settings.shield_model == "learned" and settings.shield_patience < needed
+    if short and team.least_risk().max(initial=0.0) > settings.max_risk:
         log(
             f"patience {settings.shield_patience} alone cannot certify max_risk={settings.max_risk}: a row of the world "
             f"model needs about {needed} visits for that",

@@ -35,11 +35,11 @@ class Shaping:
         """Additions (E, A) to the rewards of a step; see `TeamShield.shaping`."""
         mode, weight = self.config.reward_mode, self.config.risk_weight
         if mode == "penalty":
-            return -self.config.penalty * overridden
+            return np.where(overridden, -self.config.penalty, 0.0)
         if mode == "bayesian":
             at = (self._agents, k_left[:, None], self.store.rows(key_ids)[:, None])
             more = self.store.mean[(*at, proposed)] - self.store.mean[at].min(-1)
-            return np.asarray(-weight * more, np.float64)
+            return np.zeros(overridden.shape) - weight * more
         if mode == "bayesian_potential":
             now, then = self._least_risk(key_ids), self._least_risk(next_key_ids)
             return weight * (now - gamma * np.where(terminated, 0.0, then))

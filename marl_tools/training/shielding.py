@@ -5,12 +5,10 @@ During training it decides, counts what happened, and keeps the shield's tables 
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Discrete
 from numpy.typing import NDArray
 
 from marl_tools.core.errors import ConfigError
@@ -22,7 +20,14 @@ from marl_tools.models.world import WorldModel
 from marl_tools.safety.config import ShieldConfig
 from marl_tools.safety.notes import Note
 from marl_tools.safety.shield import Decision, TeamShield
-from marl_tools.training.team_models import Arrays, TeamModels
+from marl_tools.training.team_models import (
+    TeamModels,
+    pack,
+    places_in_team,
+    require_keys,
+    team_actions,
+    unpack,
+)
 
 
 class ShieldedTeam:
@@ -64,6 +69,11 @@ class ShieldedTeam:
         self._law = law
         self.table: TransitionTable
         self.floors: list[NDArray[np.float64]] | None
+        if config.opponent_mode == "oracle":
+            raise ConfigError(
+                f"opponent_mode='oracle' for {env_name}: policies that play here change, and are not known at every key; "
+                "use 'monotone_floor', or OpponentModel.set_policy in code of your own"
+            )
         if law is not None and support is None:
             raise ConfigError("a known law comes with its keys: pass support=(keys, table) as well")
         self.models = TeamModels(
@@ -71,7 +81,8 @@ class ShieldedTeam:
         )
         self.shield = TeamShield(self.agents, self.actions, config, num_envs=num_envs)
         self._columns: dict[str, list[int] | slice] = {
-            group.name: _columns([self.agents.index(agent) for agent in group.agents]) for group in groups
+            group.name: places_in_team([self.agents.index(agent) for agent in group.agents])
+            for group in groups
         }
         self._ended = np.zeros((num_envs, len(self.agents)), bool)
         self._decision: Decision | None = None
@@ -99,17 +110,15 @@ class ShieldedTeam:
         Raises:
             ConfigError: the env has no ``state_key()``.
         """
-        keys = self._require_keys(step.keys)
+        keys = require_keys(self.env_name, step.keys)
         self._ended[:] = False
         self.shield.begin(np.ones(len(keys), bool), self.models.key_ids(keys))
 
     def masks(self, step: VectorStep) -> dict[str, NDArray[np.bool_]]:
         """What each group may sample from, (E, A, n), within what the env itself allows."""
         admitted = self.shield.masks(self._legal(step))
-        return {
-            group.name: np.stack([admitted[self.agents.index(agent)] for agent in group.agents], 1)
-            for group in self.groups
-        }
+        of = dict(zip(self.agents, admitted, strict=True))
+        return {group.name: np.stack([of[agent] for agent in group.agents], 1) for group in self.groups}
 
     def execute(
         self, step: VectorStep, proposals: Mapping[str, NDArray[Any]]
@@ -138,9 +147,8 @@ class ShieldedTeam:
 
     def forget_floors(self) -> None:
         """Count proposals afresh; the tables keep the floors that they have until the next `refresh`."""
-        opponents = self.opponents
         for agent in range(len(self.agents)):
-            opponents.new_stream(agent)
+            self.opponents.new_stream(agent)
 
     def count_draws(
         self,
@@ -176,7 +184,7 @@ class ShieldedTeam:
         """
         decision = self._decision
         assert decision is not None, "execute() comes before observe()"
-        keys = self._require_keys(step.keys)
+        keys = require_keys(self.env_name, step.keys)
         final = step.final_keys or [None] * len(keys)
         over = {env: key for env, key in enumerate(final) if key is not None}
         done = np.zeros(len(keys), bool)
@@ -234,6 +242,12 @@ class ShieldedTeam:
                 return
             allowed = kept
 
+    def least_risk(self) -> NDArray[np.float64]:
+        """(A, K) V over the whole horizon at the K keys at which somebody acts; 1 for one key if none is known yet."""
+        live = np.unique(self.table.row_key)
+        store = self.shield.rule.store
+        return store.value[:, -1, store.rows(live if len(live) else np.array([-1]))]
+
     def figures(self) -> dict[str, Any]:
         """How many keys and rows are known, and ``false_block_rate`` of the steps since the last call.
 
@@ -246,14 +260,7 @@ class ShieldedTeam:
 
     def state(self) -> NDArray[np.uint8]:
         """Models and shield, exactly, as the bytes of an npz file without pickles."""
-        parts = {**self.models.state(), "shield": self.shield.state()}
-        buffer = io.BytesIO()
-        np.savez(
-            buffer,
-            allow_pickle=False,
-            **{f"{part}/{name}": array for part, arrays in parts.items() for name, array in arrays.items()},
-        )
-        return np.frombuffer(buffer.getvalue(), np.uint8)
+        return pack({**self.models.state(), "shield": self.shield.state()})
 
     def load(self, state: NDArray[np.uint8]) -> None:
         """Go on from `state`.
@@ -261,12 +268,7 @@ class ShieldedTeam:
         Raises:
             ConfigError: it is the state of another env, of the same one with other settings, or of other agents.
         """
-        with np.load(io.BytesIO(state.tobytes()), allow_pickle=False) as arrays:
-            named = {name: arrays[name] for name in arrays.files}
-        parts: dict[str, Arrays] = {"world": {}, "opponents": {}, "shield": {}}
-        for name, array in named.items():
-            part, _, rest = name.partition("/")
-            parts[part][rest] = array
+        parts = unpack(state)
         self.models.load(parts)
         self.shield = TeamShield.from_state(self.agents, self.actions, self.config, parts["shield"])
         self.refresh()
@@ -281,15 +283,12 @@ class ShieldedTeam:
 
     def _legal(self, step: VectorStep) -> list[NDArray[np.bool_] | None] | None:
         """What the env itself allows each agent, (E, n); None for everything."""
-        masks = {group.name: step.groups[group.name].action_mask for group in self.groups}
-        if all(mask is None for mask in masks.values()):
-            return None
-        legal: list[NDArray[np.bool_] | None] = [None] * len(self.agents)
+        legal: dict[AgentID, NDArray[np.bool_]] = {}
         for group in self.groups:
-            if (mask := masks[group.name]) is not None:
-                for place, agent in enumerate(group.agents):
-                    legal[self.agents.index(agent)] = mask[:, place]
-        return legal
+            mask = step.groups[group.name].action_mask
+            if mask is not None:
+                legal |= {agent: mask[:, place] for place, agent in enumerate(group.agents)}
+        return [legal.get(agent) for agent in self.agents] if legal else None
 
     def _count_blocks(self, decision: Decision) -> None:
         """See `figures`."""
@@ -300,36 +299,3 @@ class ShieldedTeam:
             mean = rule.store.mean[agent, steps, rows, decision.proposed[env, agent]]
             self.blocks += len(env)
             self.false_blocks += int(np.count_nonzero(mean <= self.config.max_risk))
-
-    def _require_keys(self, keys: Sequence[Key] | None) -> Sequence[Key]:
-        if keys is None:
-            raise ConfigError(
-                f"{self.env_name} has no state_key(): a shield needs the exact Markov state of the joint system. Add the "
-                "method to your env, or use one of the tasks that have it (crossing, corridor, gridmaps, stag_hunt)."
-            )
-        return keys
-
-
-def _columns(places: list[int]) -> list[int] | slice:
-    """Places of a group's agents in the team; a slice where they are the first ones, which makes no copies."""
-    return slice(len(places)) if places == list(range(len(places))) else places
-
-
-def team_actions(groups: Sequence[AgentGroup], agents: Sequence[AgentID]) -> tuple[int, ...]:
-    """How many actions each agent has, in team order.
-
-    Raises:
-        ConfigError: an agent's action space is not Discrete, or the groups are of another team.
-    """
-    spaces = {agent: group.spaces.action_space for group in groups for agent in group.agents}
-    if spaces.keys() != set(agents):
-        raise ConfigError(
-            f"the team is {', '.join(spaces)}, but the env has the agents {', '.join(agents)}: use the settings that the "
-            "team was trained with (env, env_kwargs, n_agents)"
-        )
-    for agent in agents:
-        if not isinstance(spaces[agent], Discrete):
-            raise ConfigError(
-                f"agent {agent!r} has the action space {spaces[agent]}: the tabular shield needs Discrete"
-            )
-    return tuple(int(spaces[agent].n) for agent in agents)  # pyright: ignore[reportAttributeAccessIssue]

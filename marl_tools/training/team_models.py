@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from gymnasium.spaces import Discrete
 from numpy.typing import NDArray
 
 from marl_tools.core.errors import ConfigError
+from marl_tools.core.spaces import AgentGroup
 from marl_tools.core.transitions import Key, TransitionTable
+from marl_tools.core.types import AgentID
 from marl_tools.models.opponent import OpponentMode, OpponentModel
 from marl_tools.models.world import WorldModel
 
@@ -130,3 +134,60 @@ def _topology(state: Arrays) -> Arrays:
     """What a declaration fixes in a world model's state: keys, rows and possible outcomes."""
     names = ("row_key", "row_joint", "edge_row", "edge_succ", "edge_violated", "edge_ended")
     return {name: state[name] for name in ("closed", "key_lengths", "key_bytes", *names)}
+
+
+def pack(parts: Mapping[str, Arrays]) -> NDArray[np.uint8]:
+    """Named groups of arrays as the bytes of an npz file without pickles."""
+    named = {f"{part}/{name}": array for part, arrays in parts.items() for name, array in arrays.items()}
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, **named)
+    return np.frombuffer(buffer.getvalue(), np.uint8)
+
+
+def unpack(packed: NDArray[np.uint8]) -> dict[str, Arrays]:
+    """Inverse of `pack`."""
+    parts: dict[str, Arrays] = {}
+    with np.load(io.BytesIO(packed.tobytes()), allow_pickle=False) as arrays:
+        for path in arrays.files:
+            part, _, name = path.partition("/")
+            parts.setdefault(part, {})[name] = arrays[path]
+    return parts
+
+
+def team_actions(groups: Sequence[AgentGroup], agents: Sequence[AgentID]) -> tuple[int, ...]:
+    """How many actions each agent has, in team order.
+
+    Raises:
+        ConfigError: an agent's action space is not Discrete, or the groups are of another team.
+    """
+    spaces = {agent: group.spaces.action_space for group in groups for agent in group.agents}
+    if spaces.keys() != set(agents):
+        raise ConfigError(
+            f"the team is {', '.join(spaces)}, but the env has the agents {', '.join(agents)}: use the settings that the "
+            "team was trained with (env, env_kwargs, n_agents)"
+        )
+    for agent in agents:
+        if not isinstance(spaces[agent], Discrete):
+            raise ConfigError(
+                f"agent {agent!r} has the action space {spaces[agent]}: the tabular shield needs Discrete"
+            )
+    return tuple(int(spaces[agent].n) for agent in agents)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def places_in_team(places: list[int]) -> list[int] | slice:
+    """Places of a group's agents in the team; a slice where they are the first ones, which makes no copies."""
+    return slice(len(places)) if places == list(range(len(places))) else places
+
+
+def require_keys(env_name: str, keys: Sequence[Key] | None) -> Sequence[Key]:
+    """``keys``, if the env has them.
+
+    Raises:
+        ConfigError: it has none.
+    """
+    if keys is None:
+        raise ConfigError(
+            f"{env_name} has no state_key(): a shield needs the exact Markov state of the joint system. Add the "
+            "method to your env, or use one of the tasks that have it (crossing, corridor, gridmaps, stag_hunt)."
+        )
+    return keys

@@ -109,16 +109,27 @@ def test_what_cannot_work_is_refused_by_value_env_and_remedy(env, settings, mess
         shield_of(config(env, **settings))
 
 
-def test_patience_that_certifies_nothing_is_warned_of_once_with_the_visits_it_takes(capsys, monkeypatch):
+def test_patience_that_certifies_nothing_is_warned_of_once_with_the_visits_it_takes(monkeypatch):
     lines = []
     monkeypatch.setattr("marl_tools.experiment.safety.log", lambda text, **_: lines.append(text))
-    run = config()
+    run = config(shield_support="none")
     team = shield_of(run)
     warn_if_patience_is_short(run.safety, team)
-    needed = team.config.visits_needed(len(team.world.keys))
+    needed = team.config.visits_needed(max(1, len(team.world.keys)))
     assert len(lines) == 1
     assert str(needed) in lines[0]
     assert "patience 64" in lines[0]
     warn_if_patience_is_short(config(shield_patience=needed).safety, team)
     warn_if_patience_is_short(config(shield_model="exact").safety, team)
     assert len(lines) == 1
+
+
+@pytest.mark.parametrize("env", ["crossing", "corridor"])
+def test_patience_is_no_matter_where_the_declared_outcomes_alone_hold_the_risk(env, monkeypatch):
+    lines = []
+    monkeypatch.setattr("marl_tools.experiment.safety.log", lambda text, **_: lines.append(text))
+    run = config(env)
+    team = shield_of(run)
+    assert run.safety.shield_patience < team.config.visits_needed(len(team.world.keys))
+    warn_if_patience_is_short(run.safety, team)
+    assert not lines

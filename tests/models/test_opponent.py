@@ -162,6 +162,51 @@ def test_only_streams_with_draws_at_a_key_use_up_its_delta():
     assert model.floors(0, 1)[0, 1] == pytest.approx(float(ppr_lower(50, 50, level(0, stream=2))))
 
 
+@given(st.lists(st.booleans(), min_size=1, max_size=12))
+def test_the_share_of_a_stream_is_spent_only_if_somebody_reads_its_floors(asked):
+    model, spent = OpponentModel(ACTIONS, DELTA), 0
+    for reads in asked:
+        at_one_key([1] * 50, model=model)
+        if reads:
+            spent += 1
+            share = level(0, stream=spent)
+            assert model.floors(0, 1)[0, 1] == pytest.approx(float(ppr_lower(50, 50, share)))
+        model.new_stream(0)
+    # All streams that were read have different ranks, hence their shares sum to no more than that of one action.
+    assert sum(level(0, stream=v) for v in range(1, spent + 1)) <= DELTA / len(ACTIONS) / ACTIONS[0]
+    assert model.guess(0, 1)[0, 1] == (50 * len(asked) + 1) / (50 * len(asked) + 3)
+
+
+def test_a_floor_that_is_carried_over_has_spent_its_share_unread():
+    model = at_one_key([1] * 50)
+    model.new_stream(0, drift=0.5)
+    at_one_key([1] * 50, model=model)
+    assert model.floors(0, 1)[0, 1] == pytest.approx(float(ppr_lower(50, 50, level(0, stream=2))))
+
+
+def test_floors_that_were_read_are_all_right_in_all_but_delta_of_the_runs_however_many_streams_were_not():
+    policy, delta, runs, wrong = np.array([0.6, 0.3, 0.1]), 0.9, 200, 0
+    for run in range(runs):
+        model, missed = OpponentModel((3,), delta), False
+        for stream in range(30):
+            model.add(np.zeros(200, int), 0, proposals(policy, 200, 1000 * run + stream))
+            if stream % 10 == 9:
+                missed |= bool((model.floors(0, 1)[0] > policy).any())
+            model.new_stream(0)
+        wrong += missed
+    assert 0 < wrong <= stats.binom.ppf(1 - 1e-6, runs, delta)
+
+
+def test_a_model_that_is_saved_while_its_stream_was_read_knows_so():
+    model = at_one_key([1] * 50)
+    model.floors(0, 1)
+    back = OpponentModel.from_state(model.state(), ACTIONS, DELTA)
+    for one in (model, back):
+        one.new_stream(0)
+        at_one_key([1] * 50, model=one)
+        assert one.floors(0, 1)[0, 1] == pytest.approx(float(ppr_lower(50, 50, level(0, stream=2))))
+
+
 def test_a_new_stream_of_one_agent_leaves_the_others_alone():
     model = at_one_key([1] * 50, agent=1, model=at_one_key([1] * 50))
     kept = model.floors(1, 1)

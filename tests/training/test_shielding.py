@@ -241,6 +241,24 @@ def test_new_policies_lose_their_floors_before_the_tables_are_made_anew():
     assert all((now >= then - 1e-12).all() for now, then in zip(after, before, strict=True))
 
 
+def test_calibration_after_many_updates_has_floors_as_high_as_after_none():
+    settings = {"max_risk": 0.2, "patience": 0, "support": "declared", "rollouts": 1, **MANY}
+    fresh, _, _, actors = collect(CROSSING, refresh=False, **settings)
+    learned, _, _, _ = collect(CROSSING, rollouts=4, **{k: v for k, v in settings.items() if k != "rollouts"})
+    for team in (fresh, learned):
+        team.forget_floors()
+        for _ in range(20):
+            team.models.add_proposals(np.zeros(50, int), np.ones((50, 2), bool), np.ones((50, 2), int))
+        team.refresh()
+    for agent in range(2):
+        assert fresh.floors[agent][0, 1] == learned.floors[agent][0, 1] > 0.9
+
+
+def test_an_oracle_of_the_others_is_refused_where_a_team_plays_with_the_remedy():
+    with pytest.raises(ConfigError, match=r"opponent_mode='oracle'.*'monotone_floor'.*set_policy"):
+        collect(CROSSING, opponent_mode="oracle")
+
+
 @pytest.mark.parametrize("over_budget", ["fallback", "ledger"])
 @pytest.mark.parametrize("rule", ["ledger", "step"])
 def test_settled_floors_stand_only_under_actions_that_the_tables_made_with_them_always_admit(
