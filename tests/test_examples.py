@@ -36,3 +36,12 @@ def test_an_environment_of_ones_own_keeps_the_api_and_learns_by_name(tmp_path, m
     }
     assert returns["trained"] > returns["random"]
     assert list((out / "videos").glob("*.mp4"))
+
+
+def test_a_policy_is_cloned_from_what_it_played(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT)
+    from examples.learn_from_trajectories import agreement, clone, save
+
+    save(tmp_path, episodes=8)
+    # One in five by chance.
+    assert agreement(clone(tmp_path, updates=80)) > 0.6
