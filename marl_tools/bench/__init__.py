@@ -1,0 +1,1 @@
+"""What runs tell together: figures of merit over sessions and trials."""
