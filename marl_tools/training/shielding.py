@@ -244,8 +244,7 @@ class ShieldedTeam:
 
     def least_risk(self) -> NDArray[np.float64]:
         """(A, K) V over the whole horizon at the K keys at which somebody acts; 1 for one key if none is known yet."""
-        live = np.unique(self.table.row_key)
-        store = self.shield.rule.store
+        live, store = np.unique(self.table.row_key), self.shield.rule.store
         return store.value[:, -1, store.rows(live if len(live) else np.array([-1]))]
 
     def figures(self) -> dict[str, Any]:

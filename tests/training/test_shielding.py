@@ -242,9 +242,9 @@ def test_new_policies_lose_their_floors_before_the_tables_are_made_anew():
 
 
 def test_calibration_after_many_updates_has_floors_as_high_as_after_none():
-    settings = {"max_risk": 0.2, "patience": 0, "support": "declared", "rollouts": 1, **MANY}
-    fresh, _, _, actors = collect(CROSSING, refresh=False, **settings)
-    learned, _, _, _ = collect(CROSSING, rollouts=4, **{k: v for k, v in settings.items() if k != "rollouts"})
+    settings = {"max_risk": 0.2, "patience": 0, "support": "declared", **MANY}
+    fresh, _, _, _ = collect(CROSSING, rollouts=1, refresh=False, **settings)
+    learned, _, _, _ = collect(CROSSING, rollouts=4, **settings)
     for team in (fresh, learned):
         team.forget_floors()
         for _ in range(20):
