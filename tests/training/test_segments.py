@@ -194,10 +194,10 @@ def test_a_policy_is_recovered_from_what_it_played(tmp_path):
     env.close()
     torch.manual_seed(0)
     network = torch.nn.Sequential(torch.nn.Linear(1, 32), torch.nn.Tanh(), torch.nn.Linear(32, 3))
-    optimiser = torch.optim.Adam(network.parameters(), 0.03)
+    optimiser = torch.optim.Adam(network.parameters(), 0.05)
     windows = SegmentWindows(tmp_path, length=8, batch_size=32)
     assert windows.transitions == 2 * 10 * 40
-    for _, batch in zip(range(120), windows, strict=False):
+    for _, batch in zip(range(80), windows, strict=False):
         seen, played = batch.obs[:, :-1][batch.valid], batch.actions[batch.valid]
         loss = torch.nn.functional.cross_entropy(network(seen[:, 1:]), played)
         optimiser.zero_grad()
