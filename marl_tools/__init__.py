@@ -12,6 +12,7 @@ from typing import Any
 __version__ = version("marl-tools")
 
 _HOMES = {
+    "bench.statistics": ("session_of_run", "trial_metrics"),
     "core.errors": (
         "ConfigError",
         "CorruptFileError",
@@ -43,8 +44,10 @@ _HOMES = {
     "experiment.run": ("train",),
     "training.attach": ("attach_shield", "certify_policy"),
     "training.evaluate": ("evaluate",),
+    "training.explore": ("ExploringPolicy", "Schedule"),
     "training.ippo": ("IPPO", "IPPOConfig"),
     "training.policy": ("TeamPolicy", "load_policy"),
+    "training.record": ("AgentRecord",),
     "training.segments": ("SegmentWindows",),
     "vector": ("SerialVectorEnv",),
 }

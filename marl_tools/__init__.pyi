@@ -1,5 +1,6 @@
 """The public names, for type checkers; `__init__.py` looks them up lazily."""
 
+from marl_tools.bench.statistics import session_of_run as session_of_run, trial_metrics as trial_metrics
 from marl_tools.core.errors import (
     ConfigError as ConfigError,
     CorruptFileError as CorruptFileError,
@@ -31,8 +32,10 @@ from marl_tools.experiment.config import RunConfig as RunConfig
 from marl_tools.experiment.run import train as train
 from marl_tools.training.attach import attach_shield as attach_shield, certify_policy as certify_policy
 from marl_tools.training.evaluate import evaluate as evaluate
+from marl_tools.training.explore import ExploringPolicy as ExploringPolicy, Schedule as Schedule
 from marl_tools.training.ippo import IPPO as IPPO, IPPOConfig as IPPOConfig
 from marl_tools.training.policy import TeamPolicy as TeamPolicy, load_policy as load_policy
+from marl_tools.training.record import AgentRecord as AgentRecord
 from marl_tools.training.segments import SegmentWindows as SegmentWindows
 from marl_tools.vector import SerialVectorEnv as SerialVectorEnv
 
