@@ -18,6 +18,7 @@ from marl_tools.envs.particles.worlds import ParticleWorlds, Scenario
 _DIRECTIONS = np.array([[0.0, -1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, -1.0, 1.0]])
 """Where the five moves push, (2, moves): none, left, right, down, up."""
 _MOVES = _DIRECTIONS.shape[1]
+_FEW_ROWS, _CACHED = 32, 2**15
 
 
 class _Group:
@@ -28,7 +29,9 @@ class _Group:
         # Neighbours need no copy.
         self.agents = slice(agents[0], agents[-1] + 1) if _is_run(agents) else np.array(agents)
         self.first = agents[0]
-        self._rows = rows  # of the state block, agent after agent
+        # Rows of the state block, agent after agent; few at a time where there are many worlds, to stay in the cache.
+        few = max(_FEW_ROWS, _CACHED // num_envs)
+        self._rows = [(rows[k : k + few], slice(k, k + few)) for k in range(0, len(rows), few)]
         shape = (num_envs, len(agents))
         self._obs = np.zeros((*shape, *group.spaces.obs_shape), np.float32)
         self._active, self._nobody = np.ones(shape, bool), np.zeros(shape, bool)
@@ -37,8 +40,9 @@ class _Group:
 
     def observe(self, block: NDArray[np.float64]) -> None:
         """Take the observations from the state block."""
-        seen = block.take(self._rows, axis=0)
-        np.copyto(self._obs.reshape(len(self._obs), -1), seen.T, casting="same_kind")
+        obs = self._obs.reshape(len(self._obs), -1)
+        for rows, columns in self._rows:
+            np.copyto(obs[:, columns], block.take(rows, axis=0).T, casting="same_kind")
 
     def last(self, worlds: NDArray[np.intp]) -> tuple[NDArray[Any], ...]:
         """The observations that some worlds ended with, and of whom they are."""
@@ -107,9 +111,7 @@ class ParticleVectorEnv(ArrayVectorEnv):
     def reset(self, seed: int) -> VectorStep:
         """Start every world afresh; what was running is logged as interrupted. Episodes are numbered on."""
         self._begin(seed)
-        interrupted = self._start(np.arange(self.num_envs))
-        nothing = np.zeros(self._nobody.T.shape)
-        return self._result({group.name: group.result(nothing) for group in self._groups}, interrupted)
+        return self._stand(self._start(np.arange(self.num_envs)))
 
     def step(
         self, actions: Mapping[str, NDArray[Any]], notes: Sequence[Mapping[str, Any]] | None = None
@@ -174,6 +176,18 @@ class ParticleVectorEnv(ArrayVectorEnv):
             push[:, group.agents] = _DIRECTIONS.take(move, axis=1)
         if first.speaks:
             words[group.agents] = word[:, None] == np.arange(self.scenario.words)[:, None]
+
+    def _stand(self, episodes: Sequence[EpisodeLog] = ()) -> VectorStep:
+        nothing = np.zeros(self._nobody.T.shape)
+        return self._result({group.name: group.result(nothing) for group in self._groups}, episodes)
+
+    def _world_state(self) -> dict[str, NDArray[Any]]:
+        return {"block": self.worlds.block.copy(), "choices": self.worlds.choices.copy()}
+
+    def _load_worlds(self, arrays: Mapping[str, NDArray[Any]], seeds: Sequence[int]) -> None:
+        self.worlds.block[...], self.worlds.choices[...] = arrays["block"], arrays["choices"]
+        self.worlds.look()
+        self._observe()
 
     def _start(self, worlds: NDArray[np.intp]) -> list[EpisodeLog]:
         """Reset some worlds; returns the episodes that were still running."""

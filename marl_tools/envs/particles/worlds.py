@@ -19,6 +19,8 @@ F64 = NDArray[np.float64]
 # mpe2's World: time step, damping, and the softened contact between bodies.
 _DT, _KEPT = 0.1, 1 - 0.25
 _CONTACT_FORCE, _CONTACT_MARGIN = 1e2, 1e-3
+# So many margins apart the contact is log(1 + exp(-800)), which is 0.0.
+_OUT_OF_REACH = -800.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,7 +204,9 @@ class ParticleWorlds:
         """``force`` (2, A, E) and the contact forces."""
         forces, contact, contacts = self._forces, self._forces[:, 1:], self.scenario.contacts
         # Minus (distance - touching), over the margin.
-        depth = np.logaddexp(0, (self.gap - self.touching) / -_CONTACT_MARGIN)
+        overlap = (self.gap - self.touching) / -_CONTACT_MARGIN
+        depth = np.zeros_like(overlap)
+        np.logaddexp(0, overlap, out=depth, where=overlap > _OUT_OF_REACH)
         depth *= _CONTACT_MARGIN
         forces[:, 0] = force
         contact[...] = self.state.rel.reshape(2, -1, self.num_envs)[:, self._contact_rows]
