@@ -1,12 +1,13 @@
-"""The command line: ``marl-tools train | evaluate | record | explain | coverage | tasks``."""
+"""The command line: ``marl-tools train | evaluate | record | explain | coverage | runs | tasks``."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from marl_tools.core.clip_files import file_stem
 from marl_tools.core.errors import (
     ConfigError,
     CorruptFileError,
+    EnvError,
     FileFormatError,
     MarlToolsError,
     MissingExtraError,
@@ -32,14 +34,17 @@ from marl_tools.experiment.arguments import (
     CoverageArgs,
     EvaluateArgs,
     ExplainArgs,
+    OfRun,
     RecordArgs,
     Resume,
+    RunsArgs,
     TasksArgs,
 )
 from marl_tools.experiment.config import RunConfig, check_trust
 from marl_tools.experiment.film import film_episodes, film_grid
 from marl_tools.experiment.folder import load_config
 from marl_tools.experiment.run import RunResult, resume, train
+from marl_tools.experiment.runs import list_runs
 from marl_tools.experiment.stopping import Interrupted
 from marl_tools.experiment.tables import (
     print_certificate,
@@ -47,9 +52,11 @@ from marl_tools.experiment.tables import (
     print_evaluation,
     print_explanation,
     print_returns,
+    print_runs,
 )
 from marl_tools.experiment.team import certify_run, evaluate_run, load_team
 from marl_tools.training.coverage import coverage
+from marl_tools.training.evaluate import Policy
 from marl_tools.training.shielded_policy import ShieldedPolicy, explain
 
 _USAGE = """\
@@ -62,6 +69,7 @@ marl-tools: train PettingZoo teams, evaluate and film them.
   marl-tools record RUN [--episodes N] [--grid 2x2]                 films of a trained team
   marl-tools explain RUN EPISODE STEP                               why the shield decided as it did
   marl-tools coverage RUN                                           how much of the env the shield knows
+  marl-tools runs [FOLDER]                                          run folders with state, steps, returns, age
   marl-tools tasks                                                  the environments known by name
 
 ENV is a task name (marl-tools tasks) or package.module:function that returns a parallel env.
@@ -83,6 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "record": _record,
         "explain": _explain,
         "coverage": _coverage,
+        "runs": _runs,
         "tasks": _tasks,
     }
     if not args or args[0] in ("-h", "--help", "help"):
@@ -116,7 +125,7 @@ def _fail(message: object, code: int) -> int:
 def _train(args: list[str]) -> None:
     if any(arg.split("=")[0] == "--resume" for arg in args):
         call = _parse(Resume, args, "train")
-        results = [resume(call.resume, timesteps=call.timesteps, trusted=call.trust)]
+        results = [resume(call.resume, timesteps=call.timesteps, stop_at=call.stop_at, trusted=call.trust)]
     else:
         results = train(_run_config(args))
     for result in results:
@@ -151,17 +160,18 @@ def _parse(kind: type[Any], args: list[str], command: str, default: Any = None) 
 def _evaluate(args: list[str]) -> None:
     call: EvaluateArgs = _parse(EvaluateArgs, args, "evaluate")
     config = _trusted_config(call.run, call.trust, call.seed)
-    policy = load_team(call.run, config, deterministic=call.deterministic)
+    policy = load_team(call.run, config, checkpoint=call.checkpoint, deterministic=call.deterministic)
     with console().status(f"playing {call.episodes} episodes"):
         evaluation = evaluate_run(config, policy, episodes=call.episodes)
     confidence = config.final_policy_eval_confidence
     summary = evaluation.summary(confidence)
-    save_to_file({"policy": "trained", "seed": config.eval_seed, **summary}, call.run, "evaluation.json")
+    what = {"policy": "trained", "checkpoint": call.checkpoint, "seed": config.eval_seed}
+    save_to_file({**what, **summary}, call.run, "evaluation.json")
     print_evaluation(config.env, summary)
     print(f"written to {call.run / 'evaluation.json'}")
     certificate = certify_run(config, evaluation, policy)
     if certificate:
-        save_to_file(certificate, call.run, "certificate.json")
+        save_to_file({**certificate, "checkpoint": call.checkpoint}, call.run, "certificate.json")
         print_certificate(certificate)
         print(f"written to {call.run / 'certificate.json'}")
 
@@ -170,11 +180,23 @@ def _record(args: list[str]) -> None:
     call: RecordArgs = _parse(RecordArgs, args, "record")
     at_least(1)("--episodes", call.episodes)
     config = _trusted_config(call.run, call.trust, call.seed)
-    policy = load_team(call.run, config, deterministic=call.deterministic)
+    policy = load_team(call.run, config, checkpoint=call.checkpoint, deterministic=call.deterministic)
+    try:
+        clips = _film(call, config, policy)
+    except (MarlToolsError, FileNotFoundError):
+        raise
+    except Exception as error:
+        # A renderer raises whatever it likes, without saying whose it is.
+        raise EnvError(f"{config.env} could not be filmed: {error!r}") from error
+    for clip in clips:
+        print(clip)
+
+
+def _film(call: RecordArgs, config: RunConfig, policy: Policy) -> list[Path]:
     folder = call.out or call.run / "videos"
     common = {"fps": call.fps, "overlay": call.overlay}
     if call.grid is None:
-        clips = film_episodes(
+        return film_episodes(
             config.factory(),
             policy,
             folder,
@@ -184,28 +206,25 @@ def _record(args: list[str]) -> None:
             suffix=f".{call.format}",
             **common,
         )
-    else:
-        rows, cols = _grid(call.grid)
-        clips = [
-            film_grid(
-                config.factory(),
-                policy,
-                folder / f"{file_stem(call.name)}-{call.grid}.{call.format}",
-                rows=rows,
-                cols=cols,
-                seed=config.eval_seed + number * rows * cols,
-                **common,
-            )
-            for number in range(call.episodes)
-        ]
-    for clip in clips:
-        print(clip)
+    rows, cols = _grid(call.grid)
+    return [
+        film_grid(
+            config.factory(),
+            policy,
+            folder / f"{file_stem(call.name)}-{call.grid}.{call.format}",
+            rows=rows,
+            cols=cols,
+            seed=config.eval_seed + number * rows * cols,
+            **common,
+        )
+        for number in range(call.episodes)
+    ]
 
 
 def _explain(args: list[str]) -> None:
     call: ExplainArgs = _parse(ExplainArgs, args, "explain")
     config = _trusted_config(call.run, call.trust, None)
-    policy = _shielded(call.run, config)
+    policy = _shielded(call, config)
     env = config.factory()(split="eval")
     try:
         rows = explain(
@@ -219,32 +238,41 @@ def _explain(args: list[str]) -> None:
 def _coverage(args: list[str]) -> None:
     call: CoverageArgs = _parse(CoverageArgs, args, "coverage")
     config = _trusted_config(call.run, call.trust, None)
-    report = coverage(_shielded(call.run, config).team)
+    report = coverage(_shielded(call, config).team)
     save_to_file(report, call.run, "coverage.json")
     print_coverage(report)
     print(f"written to {call.run / 'coverage.json'}")
 
 
-def _shielded(run: Path, config: RunConfig) -> ShieldedPolicy:
-    policy = load_team(run, config)
+def _shielded(call: OfRun, config: RunConfig) -> ShieldedPolicy:
+    policy = load_team(call.run, config, checkpoint=call.checkpoint)
     if not isinstance(policy, ShieldedPolicy):
-        raise ConfigError(f"{run} has no shield: train with --shield ledger or step")
+        raise ConfigError(f"{call.run} has no shield: train with --shield ledger or step")
     return policy
+
+
+def _runs(args: list[str]) -> None:
+    call: RunsArgs = _parse(RunsArgs, args, "runs")
+    runs = list_runs(call.folder)
+    if call.json:
+        print(json.dumps([dataclasses.asdict(run) for run in runs], indent=2))
+    else:
+        print_runs(runs)
 
 
 def _tasks(args: list[str]) -> None:
     _parse(TasksArgs, args, "tasks")
-    table = Table("task", "agents", "what", box=None)
+    table = Table("task", "agents", "native", "what", box=None)
     for name in task_names():
         task = find_task(name)
-        table.add_row(name, str(task.agents or ""), task.description)
+        table.add_row(name, str(task.agents or ""), "yes" if task.native else "", task.description)
     Console().print(table)
 
 
 def _trusted_config(run: Path, trusted: bool, seed: int | None) -> RunConfig:
     config = load_config(run)
     check_trust(config, trusted)
-    return config if seed is None else replace(config, seed=seed, final_policy_eval_seed_offset=0)
+    return config if seed is None else dataclasses.replace(config, seed=seed, final_policy_eval_seed_offset=0)
 
 
 def _grid(text: str) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,6 +13,17 @@ from numpy.typing import NDArray
 from marl_tools.core.history import add_note
 from marl_tools.core.types import AgentID, End, EpisodeLog, Split
 
+_ARRAYS = (
+    "live",
+    "_numbers",
+    "_t_start",
+    "_length",
+    "_returns",
+    "_costs",
+    "_lengths",
+    "_first_violation",
+    "_ends",
+)
 _ENDS: tuple[End, ...] = ("interrupted", "terminated", "truncated")
 
 
@@ -114,6 +126,22 @@ class EpisodeBatch:
         self._leave(self.live & running[:, None])
         self._numbers[running & (self._length == 0)] -= 1
         return self._close(np.flatnonzero(running & (self._length > 0)), t)
+
+    def state(self) -> dict[str, Any]:
+        """The running episodes as arrays and plain values, from which `load` goes on."""
+        return {
+            **{name.removeprefix("_"): getattr(self, name).copy() for name in _ARRAYS},
+            "elapsed": time.monotonic() - self._started,
+            "seeds": list(self._seeds),
+            "notes": copy.deepcopy(self._notes),
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on with the episodes that `state` describes."""
+        for name in _ARRAYS:
+            getattr(self, name)[...] = state[name.removeprefix("_")]
+        self._started[:] = time.monotonic() - state["elapsed"]
+        self._seeds, self._notes = list(state["seeds"]), copy.deepcopy(list(state["notes"]))
 
     def _leave(self, agents: NDArray[np.bool_]) -> None:
         """Some agents' (E, A) last step was this one."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import math
 import time
 from collections import defaultdict
@@ -16,6 +18,24 @@ from marl_tools.core.types import AgentID, End, EpisodeLog, Split
 __all__ = ["METRIC_PREFIXES", "Clock", "EpisodeBuilder", "History", "add_note"]
 
 _COUNTS = ("overrides", "fallbacks", "unverified")
+
+
+_FIGURES = (
+    "env_name",
+    "seed",
+    "t_start",
+    "length",
+    "costed",
+    "returns",
+    "costs",
+    "_lengths",
+    "ends",
+    "_first_violation",
+    "_joined",
+    "_notes",
+    "_metrics",
+)
+"""What an `EpisodeBuilder` knows of a running episode, beside its number, who is there and since when."""
 
 
 class Clock:
@@ -142,6 +162,42 @@ class EpisodeBuilder:
         """The current episode as if abandoned now, without closing it: for overlays and sidecar files."""
         ends: dict[AgentID, End] = {**self.ends, **dict.fromkeys(self.live, "interrupted")}
         return self._make(t, ends)
+
+    def state(self) -> dict[str, Any]:
+        """The running episode as plain values, from which `load` goes on; only the number where none is running."""
+        if not self.open:
+            return {"episode": self._episode, "open": False}
+        state = {name: getattr(self, name) for name in _FIGURES}
+        # Each a copy, down to the numbers: the episode goes on.
+        return copy.deepcopy(
+            {
+                "episode": self._episode,
+                "open": True,
+                "elapsed": time.monotonic() - self._started,
+                "live": list(self.live),
+                **{name.removeprefix("_"): value for name, value in state.items()},
+            }
+        )
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on with the episode that `state` describes."""
+        self._episode, self.open = state["episode"], state["open"]
+        if self.open:
+            self._started = time.monotonic() - state["elapsed"]
+            self.live = dict.fromkeys(state["live"])
+            for name in _FIGURES:
+                setattr(self, name, copy.deepcopy(state[name.removeprefix("_")]))
+
+    def agrees(self, state: Mapping[str, Any]) -> bool:
+        """Whether this episode has come to what `state` says, apart from the time it took and from notes."""
+        # As text: NaN is no other NaN's equal, and the state may have been JSON.
+        ours, theirs = (
+            json.dumps(
+                {key: value for key, value in one.items() if key not in ("elapsed", "notes", "costed")}
+            )
+            for one in (self.state(), state)
+        )
+        return ours == theirs
 
     def _join(self, agent: AgentID, step: int) -> None:
         self.live[agent] = None

@@ -166,7 +166,8 @@ class VectorStep:
     # Per env that has a Markov ``state_key()``: of the state to act on, and of the last one where an episode ended.
     keys: list[bytes] | None = None
     final_keys: list[bytes | None] | None = None
-    # (E,) Copies whose step was lost with their process: cut off as truncated, to be left out of what is learned from.
+    # (E,) Copies that had to start afresh, cut off as truncated: their process died, or their episode was not to be rebuilt.
+    # Nothing is learned from the step itself.
     lost: NDArray[np.bool_] | None = None
 
 
@@ -189,6 +190,18 @@ class VectorEnv(Protocol):
 
     def reset(self, seed: int) -> VectorStep:
         """Start every copy afresh; all later episodes' seeds follow from ``seed``."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """All that `restore` needs, as plain values and arrays; between two steps."""
+        ...
+
+    def restore(self, seed: int, state: Mapping[str, Any]) -> VectorStep:
+        """Stand where `state` was taken, in place of `reset`; what comes then is what would have come there.
+
+        A copy whose running episode cannot be rebuilt exactly starts a fresh one: it is among the ``lost``, its old episode
+        among the ``episodes``, interrupted, and the log says so.
+        """
         ...
 
     def step(

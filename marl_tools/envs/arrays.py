@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,13 @@ from numpy.typing import NDArray
 
 from marl_tools.core.checks import at_least
 from marl_tools.core.episodes import EpisodeBatch
-from marl_tools.core.errors import EnvError
+from marl_tools.core.errors import ConfigError, EnvError
 from marl_tools.core.seeding import episode_seed
 from marl_tools.core.spaces import AgentGroup
-from marl_tools.core.types import AgentID, EpisodeLog, Split
+from marl_tools.core.types import AgentID, EpisodeLog, Split, VectorStep
 
 
-class ArrayVectorEnv:
+class ArrayVectorEnv(ABC):
     """The clock, the seeds and the logs of a native `VectorEnv`, which plays the episodes that `SerialVectorEnv` plays.
 
     Args:
@@ -55,6 +56,45 @@ class ArrayVectorEnv:
         """Count on from an earlier run's figures; call it before `reset`."""
         self._frames, self.episodes_started = frames, episodes_started
         self._logs.resume(episodes_started)
+
+    def state(self) -> dict[str, Any]:
+        """See `VectorEnv.state`: the arrays themselves; nothing has to be played again."""
+        return {
+            "frames": self._frames,
+            "episodes_started": self.episodes_started,
+            "episodes": self._logs.state(),
+            "worlds": self._world_state(),
+        }
+
+    def restore(self, seed: int, state: Mapping[str, Any]) -> VectorStep:
+        """See `VectorEnv.restore`; no episode is ever lost.
+
+        Raises:
+            ConfigError: the state is of another number of worlds, or of another kind of env.
+        """
+        self._begin(seed)
+        episodes, worlds, own = state.get("episodes"), state.get("worlds"), self._world_state()
+        if not episodes or not worlds or any(worlds[name].shape != own[name].shape for name in own):
+            raise ConfigError(
+                f"this is no state of {self.num_envs} native worlds of {self.env_name}: use the num_envs and native that it "
+                "was saved with"
+            )
+        self._frames, self.episodes_started = state["frames"], state["episodes_started"]
+        self._logs.load(episodes)
+        self._load_worlds(worlds, episodes["seeds"])
+        return self._stand()
+
+    @abstractmethod
+    def _world_state(self) -> dict[str, NDArray[Any]]:
+        """The arrays, copied, from which everything else about the worlds follows."""
+
+    @abstractmethod
+    def _load_worlds(self, arrays: Mapping[str, NDArray[Any]], seeds: Sequence[int]) -> None:
+        """Inverse of `_world_state`, for worlds whose episodes have these seeds."""
+
+    @abstractmethod
+    def _stand(self, episodes: Sequence[EpisodeLog] = ()) -> VectorStep:
+        """Where the worlds stand, as a step in which nothing has happened yet but that some episodes were interrupted."""
 
     def close(self) -> list[EpisodeLog]:
         """Returns the episodes that this interrupts; nothing else is held."""

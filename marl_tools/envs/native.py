@@ -72,17 +72,7 @@ class GameVectorEnv(ArrayVectorEnv):
         """Start every world afresh; what was running is logged as interrupted. Episodes are numbered on."""
         self._begin(seed)
         self.final_keys = [None] * self.num_envs
-        episodes = self._start_episodes(self._worlds)
-        nobody = np.zeros(self._logs.live.shape, bool)
-        step = self._group_step(np.zeros(nobody.shape), np.full(nobody.shape, np.nan), nobody, nobody)
-        return VectorStep(
-            groups={self.groups[0].name: step},
-            episodes=episodes,
-            infos=list(self._infos),
-            final_infos=[None] * self.num_envs,
-            keys=self.state_keys(),
-            final_keys=list(self.final_keys),
-        )
+        return self._stand(self._start_episodes(self._worlds))
 
     def step(
         self, actions: Mapping[str, NDArray[Any]], notes: Sequence[Mapping[str, Any]] | None = None
@@ -128,6 +118,29 @@ class GameVectorEnv(ArrayVectorEnv):
             keys=self.state_keys(),
             final_keys=list(self.final_keys),
         )
+
+    def _stand(self, episodes: Sequence[EpisodeLog] = ()) -> VectorStep:
+        nobody = np.zeros(self._logs.live.shape, bool)
+        step = self._group_step(np.zeros(nobody.shape), np.full(nobody.shape, np.nan), nobody, nobody)
+        return VectorStep(
+            groups={self.groups[0].name: step},
+            episodes=list(episodes),
+            infos=list(self._infos),
+            final_infos=[None] * self.num_envs,
+            keys=self.state_keys(),
+            final_keys=list(self.final_keys),
+        )
+
+    def _world_state(self) -> dict[str, NDArray[Any]]:
+        # Agents that have ended keep the observation that they last acted on.
+        return {"state": self._state.copy(), "obs": self._obs.copy()}
+
+    def _load_worlds(self, arrays: Mapping[str, NDArray[Any]], seeds: Sequence[int]) -> None:
+        self._state, self._obs[...] = arrays["state"].copy(), arrays["obs"]
+        for world, seed in enumerate(seeds):
+            self._chance.fill(self._uniforms[world], seed)
+        self._infos = [self._no_infos] * self.num_envs
+        self.final_keys = [None] * self.num_envs
 
     def _start_episodes(self, worlds: NDArray[np.int64]) -> list[EpisodeLog]:
         """Reset some worlds; returns the episodes that were still running."""

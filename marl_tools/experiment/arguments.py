@@ -16,39 +16,60 @@ class Resume:
     Args:
         resume: the run folder.
         timesteps: a new total of env steps; None: the run's own.
+        stop_at: a new mean return to stop at; None: the run's own.
         trust: import code that the run folder names.
     """
 
     resume: Path
     timesteps: int | None = None
+    stop_at: float | None = None
     trust: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateArgs:
-    """Play whole episodes with a trained team on envs of its own and print the returns with their intervals.
+class OfRun:
+    """A command on a run folder.
 
     Args:
         run: the run folder.
-        episodes: how many episodes.
-        deterministic: play the most likely action in place of a sampled one.
-        seed: of the first episode; None: the run's evaluation seed.
+        checkpoint: which of the run's teams: the latest, or the one with the best average return.
         trust: import code that the run folder names.
     """
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    episodes: int = 100
-    deterministic: bool = False
-    seed: int | None = None
+    checkpoint: Literal["latest", "best"] = "latest"
     trust: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordArgs:
+class PlayArgs(OfRun):
+    """A command that plays episodes with a run's team.
+
+    Args:
+        deterministic: play the most likely action in place of a sampled one.
+        seed: of the first episode; None: the run's evaluation seed.
+    """
+
+    deterministic: bool = False
+    seed: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateArgs(PlayArgs):
+    """Play whole episodes with a trained team on envs of its own and print the returns with their intervals.
+
+    Args:
+        episodes: how many episodes.
+    """
+
+    episodes: int = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordArgs(PlayArgs):
     """Film a trained team: one clip an episode, or with --grid several episodes in one.
 
     Args:
-        run: the run folder.
         episodes: how many clips, with consecutive seeds.
         grid: rows x columns of episodes in a clip, such as 2x2.
         out: folder for the clips; None: RUN/videos.
@@ -56,12 +77,8 @@ class RecordArgs:
         format: mp4, webm or gif.
         fps: frames per second; None: the env's own.
         overlay: draw step, return and cost per agent on the frames.
-        deterministic: play the most likely action in place of a sampled one.
-        seed: of the first episode; None: the run's evaluation seed.
-        trust: import code that the run folder names.
     """
 
-    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     episodes: int = 1
     grid: str | None = None
     out: Path | None = None
@@ -69,39 +86,37 @@ class RecordArgs:
     format: Literal["mp4", "webm", "gif"] = "mp4"
     fps: float | None = None
     overlay: bool = False
-    deterministic: bool = False
-    seed: int | None = None
-    trust: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExplainArgs:
+class ExplainArgs(OfRun):
     """Replay an evaluation episode of a shielded team up to a step and say why the shield let each agent do what it did.
 
     Args:
-        run: the run folder.
         episode: number of the evaluation episode, from 0.
         step: number of the step, from 1.
-        trust: import code that the run folder names.
     """
 
-    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     episode: Annotated[int, tyro.conf.Positional, tyro.conf.arg(metavar="EPISODE")]
     step: Annotated[int, tyro.conf.Positional, tyro.conf.arg(metavar="STEP")]
-    trust: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class CoverageArgs:
-    """Say how many keys and rows the world model of a shielded team knows, and the visits that it still needs.
+class CoverageArgs(OfRun):
+    """Say how many keys and rows the world model of a shielded team knows, and the visits that it still needs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunsArgs:
+    """List the run folders in a folder or below it: state, env steps, returns and age.
 
     Args:
-        run: the run folder.
-        trust: import code that the run folder names.
+        folder: where to look.
+        json: print JSON in place of a table.
     """
 
-    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    trust: bool = False
+    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")] = Path("runs")
+    json: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
+from marl_tools.experiment.runs import RunSummary
 from marl_tools.training.evaluate import Evaluation
 
 
@@ -101,3 +103,29 @@ def print_coverage(report: Mapping[str, Any]) -> None:
     for agent, share in report["keys_within_risk"].items():
         table.add_row(f"keys of risk up to {report['max_risk']:g}, {agent}", f"{share:.1%}")
     Console().print(table)
+
+
+def print_runs(runs: Sequence[RunSummary]) -> None:
+    """Run folders, one a line; see `experiment.runs.RunSummary`."""
+    if not runs:
+        print("no run folders here")
+        return
+    table = Table("run", "env", "state", box=None)
+    for heading in ("steps", "return", "best", "age"):
+        table.add_column(heading, justify="right")
+    for run in runs:
+        steps = f"{run.frames:,}" if run.timesteps is None else f"{run.frames:,}/{run.timesteps:,}"
+        returns = ("" if value is None else f"{value:.2f}" for value in (run.mean_return, run.best_return))
+        # Names come from folders that anyone may have made: brackets in them are no markup.
+        table.add_row(escape(run.folder), escape(run.env or ""), run.state, steps, *returns, _age(run.age))
+    Console().print(table)
+    for run in runs:
+        if run.detail and run.state in ("failed", "damaged"):
+            print(f"{run.folder}: {run.detail}")
+
+
+def _age(seconds: float) -> str:
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import weakref
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -16,6 +18,8 @@ from marl_tools.vector.serving import Assignment, Report, request
 from marl_tools.vector.tally import Tally
 
 OnWorkerDeath = Literal["raise", "restart"]
+
+_open: weakref.WeakSet[Crew] = weakref.WeakSet()
 
 
 class Crew:
@@ -57,6 +61,7 @@ class Crew:
         self.seed: int | None = None
         self.workers: list[WorkerProcess] = []
         self._finished: list[EpisodeLog] = []
+        _open.add(self)
         try:
             self.workers += [self._start(share) for share in shares]
             for worker in self.workers:
@@ -172,3 +177,10 @@ class Crew:
 def _require(worker: WorkerProcess, report: Report) -> None:
     if report.failure:
         raise report.failure.error(worker.title)
+
+
+@atexit.register
+def _kill_what_is_open() -> None:
+    # Before multiprocessing waits for its children, which would wait for us.
+    for crew in list(_open):
+        crew.kill()

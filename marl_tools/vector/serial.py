@@ -158,7 +158,8 @@ class SerialVectorEnv:
             buffer.clear()
         self._tape.add(actions)
         final_infos: list[Infos | None] = [None] * self.num_envs
-        final_keys: list[bytes | None] | None = [None] * self.num_envs if self._keyed else None
+        no_keys: list[bytes | None] = [None] * self.num_envs
+        final_keys = no_keys if self._keyed else None
         for row, copy in enumerate(self._copies):
             builder, live = copy.env.builder, copy.live
             joint = {

@@ -14,6 +14,8 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import parent_process
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from marl_tools.core.errors import EnvError
 from marl_tools.core.logging import LoggingSettings, configure_logging
 from marl_tools.core.types import EpisodeLog, VectorStep
@@ -167,6 +169,9 @@ class _Share:
         if name == "reset":
             numbers = [env.builder.episode for env in self.envs.envs]
             return self._report(result)._replace(value=numbers)
+        if name == "restore":
+            fresh = np.zeros(len(self.envs.envs), bool) if result.lost is None else result.lost
+            return self._report(result)._replace(value=fresh)
         return Report(value=result)
 
     def _report(self, step: VectorStep) -> Report:
@@ -188,6 +193,7 @@ class _Share:
 def request(name: str, **arguments: Any) -> bytes:
     """A request for a method of the worker's vector env; ``step`` takes the actions from the shared arrays.
 
-    The report on ``reset`` holds the numbers of the episodes that begin, that on another method what it returned.
+    The report on ``reset`` holds the numbers of the episodes that begin, that on ``restore`` which copies (E,) start afresh,
+    that on another method what it returned.
     """
     return pickle.dumps((name, arguments))

@@ -13,6 +13,7 @@ from marl_tools.core.spaces import AgentGroup
 from marl_tools.core.types import AgentID, End, EpisodeLog, GroupStep, Split
 
 _ENDS: tuple[End, ...] = ("interrupted", "terminated", "truncated")
+_CODES = {end: code for code, end in enumerate(_ENDS)}
 
 
 class Tally:
@@ -44,6 +45,15 @@ class Tally:
         self._notes[copy] = {}
         for name, tally in self._groups.items():
             tally.start(copy, groups[name], row)
+
+    def load(self, copy: int, told: Mapping[str, Any], groups: Mapping[str, GroupStep]) -> None:
+        """Go on with the episode that the state of the copy's `EpisodeBuilder` describes."""
+        self.start(copy, groups, copy, number=told["episode"], seed=told["seed"], t=told["t_start"])
+        self.length[copy] = told["length"]
+        self._began[copy] -= told["elapsed"]
+        self._notes[copy] = {key: dict(values) for key, values in told["notes"].items()}
+        for tally in self._groups.values():
+            tally.load(copy, told)
 
     def note(self, first: int, notes: Sequence[Mapping[str, Mapping[AgentID, Any]]]) -> None:
         """Take in what a step's notes say of the agents in the copies from ``first`` on."""
@@ -119,6 +129,20 @@ class _GroupTally:
         for array in self._sums:
             array[copy] = 0
         self.active[copy] = self.present[copy] = step.active[row]
+
+    def load(self, copy: int, told: Mapping[str, Any]) -> None:
+        """Take the figures of an `EpisodeBuilder`'s state."""
+        for place, agent in enumerate(self.agents):
+            if agent in told["returns"]:
+                self.present[copy, place] = True
+                self.returns[copy, place], self.costs[copy, place] = (
+                    told["returns"][agent],
+                    told["costs"][agent],
+                )
+                self.lengths[copy, place] = told["lengths"][agent]
+                self.ends[copy, place] = _CODES.get(told["ends"].get(agent, "interrupted"), 2)
+                self.first_violation[copy, place] = told["first_violation"][agent] or 0
+                self.joined[copy, place] = told["joined"].get(agent, 0)
 
     def step(self, copies: slice, step: GroupStep, length: np.ndarray) -> None:
         self.returns[copies] += step.rewards

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
 import multiprocessing
 import time
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -32,7 +30,6 @@ StartMethod = Literal["spawn", "forkserver"]
 
 _CLOSING_SECONDS = 5.0
 """For the step that is on, again for the envs to close, and for each process to end; none of it takes long as a rule."""
-_open: weakref.WeakSet[Crew] = weakref.WeakSet()
 
 
 @dataclass(frozen=True)
@@ -115,7 +112,6 @@ class WorkerVectorEnv:
             on_death=on_death,
             infos=infos,
         )
-        _open.add(self._crew)
 
     @property
     def frames(self) -> int:
@@ -148,6 +144,31 @@ class WorkerVectorEnv:
         for worker, report in zip(crew.workers, reports, strict=True):
             self._begin(worker.copies, report.value, groups, first=0)
         return self._step_of(self._whole, groups, reports)
+
+    def state(self) -> dict[str, Any]:
+        """See `VectorEnv.state`; it is that of a `SerialVectorEnv`, which can be restored from it as well."""
+        self._crew.ask("state")
+        states = [report.value for report in self._crew.collect(self._whole.workers)]
+        copies = [copy for state in states for copy in state["copies"]]
+        return {"frames": self.frames, "episodes_started": self.episodes_started, "copies": copies}
+
+    def restore(self, seed: int, state: Mapping[str, Any]) -> VectorStep:
+        """See `VectorEnv.restore`; every worker plays its own running episodes again."""
+        crew, told = self._crew, state["copies"]
+        crew.settle()
+        crew.seed = seed
+        for worker in crew.workers:
+            worker.send(request("restore", seed=seed, state={**state, "copies": told[worker.rows]}))
+        reports = crew.collect(self._whole.workers)
+        crew.clock[:], self.episodes_started = state["frames"], state["episodes_started"]
+        groups = {name: buffer.result() for name, buffer in self._whole.buffers.items()}
+        lost = np.concatenate([report.value for report in reports])
+        for copy, of_copy in enumerate(told):
+            builder = of_copy["builder"]
+            crew.tally.load(copy, builder, groups)
+            if lost[copy]:
+                self._begin([copy], [builder["episode"] + (builder["length"] > 0)], groups, first=0)
+        return self._step_of(self._whole, groups, reports, lost if lost.any() else None)
 
     def step(
         self, actions: Mapping[str, NDArray[Any]], notes: Sequence[Mapping[str, Any]] | None = None
@@ -275,10 +296,3 @@ class WorkerVectorEnv:
             final_keys=final_keys,
             lost=lost,
         )
-
-
-@atexit.register
-def _kill_what_is_open() -> None:
-    # Before multiprocessing waits for its children, which would wait for us.
-    for crew in list(_open):
-        crew.kill()

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import threading
 
@@ -12,6 +13,7 @@ import pytest
 from marl_tools.core.errors import ConfigError, CorruptFileError, NonFiniteError
 from marl_tools.core.io import JsonLines, read_jsonl
 from marl_tools.core.types import EpisodeLog
+from marl_tools.experiment import evaluations as evaluations_module
 from marl_tools.experiment import run as run_module
 from marl_tools.experiment.config import RunConfig
 from marl_tools.experiment.folder import load_config
@@ -19,6 +21,7 @@ from marl_tools.experiment.run import Interrupted, resume, train
 from marl_tools.experiment.team import evaluate_run
 from marl_tools.training import evaluate as evaluate_module
 from marl_tools.training.checkpoint import load_checkpoint
+from marl_tools.training.checkpoint_folder import CheckpointFolder
 from marl_tools.training.ippo import IPPO
 from marl_tools.training.policy import load_policy
 from tests.core.film import decode, run_script
@@ -103,6 +106,8 @@ def test_a_finished_run_leaves_exactly_what_the_design_says(spread):
         "episodes.jsonl",
         "updates.jsonl",
         "checkpoints/latest.safetensors",
+        "checkpoints/best.safetensors",
+        "checkpoints/manifest.json",
         "evaluation-random.json",
         "evaluation-trained.json",
         "videos/final-episode-0.mp4",
@@ -189,14 +194,15 @@ def test_the_same_settings_give_the_same_run(tmp_path):
 
 def test_checkpoints_and_films_come_as_often_as_they_are_asked_for(tmp_path, monkeypatch):
     saves = []
-    original = run_module.save_checkpoint
-    monkeypatch.setattr(
-        run_module,
-        "save_checkpoint",
-        lambda path, tensors, state: saves.append(state["updates"]) or original(path, tensors, state),
-    )
+    original = CheckpointFolder.save
+
+    def save(self, which, tensors, state, **facts):
+        saves.append((which, state["updates"]))
+        original(self, which, tensors, state, **facts)
+
+    monkeypatch.setattr(CheckpointFolder, "save", save)
     train(settings(tmp_path / "a", timesteps=16 * 5, checkpoint_every=2, video_every=4))
-    assert saves == [2, 4, 4, 5]
+    assert [updates for which, updates in saves if which == "latest"] == [2, 4, 5]
     assert [path.name for path in (tmp_path / "a" / "videos").glob("*.mp4")] == ["update-4-episode-0.mp4"]
 
 
@@ -320,18 +326,19 @@ def test_ctrl_c_saves_and_says_how_to_go_on_and_a_resumed_run_ends_as_a_whole_on
     interrupt_at(monkeypatch, 2)
     folder = tmp_path / "a"
     with pytest.raises(
-        Interrupted, match=rf"stopped at 48 of 48 .*--resume {re.escape(str(folder))} --trust$"
+        Interrupted,
+        match=rf"stopped at 32 of 48 env steps; the state at env step 32 .*--resume {re.escape(str(folder))} --trust$",
     ):
         train(settings(folder))
-    assert (frames_saved(folder), (folder / "done.json").exists()) == (48, False)
-    before = (folder / "episodes.jsonl").read_bytes()
+    assert (frames_saved(folder), (folder / "done.json").exists()) == (32, False)
+    before = [log for log in rows(folder, "episodes") if log["t_end"] <= 32]
     assert len(rows(folder, "updates")) == 2
 
     resume(folder, timesteps=96, trusted=True)
-    assert (folder / "episodes.jsonl").read_bytes().startswith(before)
+    assert rows(folder, "episodes")[: len(before)] == before
     updates = rows(folder, "updates")
-    assert [row["update"] for row in updates] == [0, 1, 2, 3, 4]
-    assert [row["frames"] for row in updates] == [16, 32, 64, 80, 96]
+    assert [row["update"] for row in updates] == [0, 1, 2, 3, 4, 5]
+    assert [row["frames"] for row in updates] == [16, 32, 48, 64, 80, 96]
     assert load_config(folder).timesteps == 96
     assert json.loads((folder / "done.json").read_text())["timesteps"] == 96
     logs = episodes(folder)
@@ -345,7 +352,7 @@ def test_the_moving_average_of_a_resumed_run_remembers_the_episodes_before(tmp_p
     with pytest.raises(Interrupted):
         train(settings(folder))
     with JsonLines(folder / "episodes.jsonl") as lines:
-        lines.append({**rows(folder, "episodes")[-1], "returns": {"agent_0": 1015.0, "agent_1": 1015.0}})
+        lines.append({**rows(folder, "episodes")[0], "returns": {"agent_0": 1015.0, "agent_1": 1015.0}})
     resume(folder, timesteps=96, trusted=True)
     means = [row["mean_return"] for row in rows(folder, "updates")]
     assert means[:2] == [15.0, 15.0]
@@ -372,9 +379,9 @@ def test_episodes_that_ended_before_a_stop_in_the_middle_of_a_rollout_are_kept(t
 def test_sigterm_is_taken_like_ctrl_c_and_the_handler_is_given_back(tmp_path, monkeypatch):
     previous = signal.getsignal(signal.SIGTERM)
     interrupt_at(monkeypatch, 1, lambda: os.kill(os.getpid(), signal.SIGTERM))
-    with pytest.raises(Interrupted, match="the state is saved"):
+    with pytest.raises(Interrupted, match="the state at env step 16 is saved"):
         train(settings(tmp_path / "a"))
-    assert frames_saved(tmp_path / "a") == 32
+    assert frames_saved(tmp_path / "a") == 16
     assert signal.getsignal(signal.SIGTERM) is previous
 
 
@@ -389,8 +396,8 @@ def test_ctrl_c_before_the_first_update_can_be_gone_on_from_as_well(tmp_path, mo
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(run_module, "evaluate_run", stop)
-        with pytest.raises(Interrupted, match=r"stopped at 0 of 48 .*the state is saved. Go on with: "):
+        patch.setattr(evaluations_module, "evaluate_run", stop)
+        with pytest.raises(Interrupted, match=r"stopped at 0 of 48 .*step 0 is saved. Go on with: "):
             train(settings(tmp_path / "a", final_policy_eval_episodes=1))
     resume(tmp_path / "a", trusted=True)
     assert (tmp_path / "a" / "done.json").exists()
@@ -410,7 +417,9 @@ def test_an_env_that_breaks_loses_no_update_and_its_error_passes_through(tmp_pat
         patch.setattr(Team, "step", step)
         with pytest.raises(ZeroDivisionError, match="a bug of the env's own") as caught:
             train(settings(tmp_path / "a"))
-    assert re.search(r"State saved at \d+ env steps. Go on with: .* --trust$", caught.value.__notes__[-1])
+    assert re.search(
+        r"^The state at env step 32 is saved\. Go on with: .* --trust$", caught.value.__notes__[-1]
+    )
     assert load_checkpoint(tmp_path / "a" / "checkpoints" / "latest.safetensors")[1]["updates"] == 2
     resume(tmp_path / "a", trusted=True)
     assert (tmp_path / "a" / "done.json").exists()
@@ -435,7 +444,7 @@ def test_a_run_that_was_stopped_after_its_last_update_can_still_be_finished(tmp_
     folder = tmp_path / "a"
     # Two episodes of random play go before; the first of the trained team is interrupted.
     monkeypatch.setattr(evaluate_module, "play_episode", play_or_stop)
-    with pytest.raises(Interrupted, match=r"the state is saved\. Go on with: "):
+    with pytest.raises(Interrupted, match=r"the state at env step 48 is saved\. Go on with: "):
         train(settings(folder, final_policy_eval_episodes=2))
     assert not (folder / "done.json").exists()
     result = resume(folder, trusted=True)
@@ -459,12 +468,12 @@ def test_a_finished_run_is_not_trained_again_but_can_be_trained_longer(tmp_path,
     assert rows(folder, "updates")[-1]["frames"] == 96
 
 
-def test_only_a_run_with_a_checkpoint_can_be_resumed(tmp_path):
+def test_only_a_run_folder_that_is_whole_can_be_resumed(tmp_path):
     with pytest.raises(ConfigError, match=r"is not a run folder: it has no config\.json"):
         resume(tmp_path)
     train(settings(tmp_path / "a"))
-    (tmp_path / "a" / "checkpoints" / "latest.safetensors").unlink()
-    with pytest.raises(ConfigError, match="has no checkpoint yet"):
+    shutil.rmtree(tmp_path / "a" / "checkpoints")
+    with pytest.raises(ConfigError, match="is done, but its checkpoints are gone"):
         resume(tmp_path / "a", trusted=True)
     (tmp_path / "a" / "config.json").write_text("{")
     with pytest.raises(CorruptFileError, match=r"config\.json"):
@@ -488,7 +497,7 @@ def test_a_number_that_is_none_stops_the_run_with_its_place_and_saves_the_state(
     with pytest.raises(NonFiniteError) as caught:
         train(config)
     assert re.match(rf"update 1: broken_v0: {what} of agent 'agent_1' in copy 0 ", str(caught.value))
-    assert str(caught.value).endswith(f"State saved in {tmp_path / 'a'}.")
+    assert str(caught.value).endswith(f"The state at env step 16 is saved in {tmp_path / 'a'}.")
     assert frames_saved(tmp_path / "a") >= 16
     # The team plays on, and the episodes before are on record.
     assert load_policy(tmp_path / "a").groups[0].agents == ("agent_0", "agent_1")
