@@ -10,39 +10,51 @@ from marl_tools.experiment.native import native_envs
 from marl_tools.experiment.run import train
 
 RUN = {
-    "env": "crossing",
     "timesteps": 256,
     "num_envs": 4,
     "rollouts": 32,
     "hidden": [8],
     "learning_epochs": 1,
-    "final_policy_eval_episodes": 5,
     "video_episodes": 0,
+}
+SHIELD = {
+    "final_policy_eval_episodes": 5,
     "shield": "ledger",
     "shield_patience": 2,
     "shield_calibrate": 3,
 }
 
 
-def test_a_run_of_native_envs_has_the_episodes_updates_and_certificate_of_one_without(tmp_path):
+def lines(folder, name):
+    """Rows of a file of a run without what time they took."""
+    timeless = [
+        {key: value for key, value in row.items() if key != "wall_time" and not key.endswith("seconds")}
+        for row in read_jsonl(folder / name)
+    ]
+    assert timeless
+    return timeless
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"env": "crossing", **SHIELD},
+        {"env": "simple_tag", "final_policy_eval_episodes": 2},
+    ],
+    ids=["crossing", "simple_tag"],
+)
+def test_a_run_of_native_envs_is_the_run_without_them(tmp_path, settings):
     folders = []
     for native in (False, True):
-        run = RunConfig.from_flat({**RUN, "native": native, "out": str(tmp_path / f"{native}")})
+        run = RunConfig.from_flat({**RUN, **settings, "native": native, "out": str(tmp_path / f"{native}")})
         folders.append(train(run)[0].folder)
-    episodes = [
-        [{**row, "wall_time": 0} for row in read_jsonl(folder / "episodes.jsonl")] for folder in folders
-    ]
-    assert episodes[0] == episodes[1] != []
-    updates = [
-        [
-            {k: v for k, v in row.items() if not k.endswith("seconds")}
-            for row in read_jsonl(folder / "updates.jsonl")
-        ]
-        for folder in folders
-    ]
-    assert updates[0] == updates[1] != []
-    certificates = [load_from_file(folder, "certificate.json") for folder in folders]
-    assert certificates[0] == certificates[1]
+    for name in ("episodes.jsonl", "updates.jsonl"):
+        single, in_arrays = (lines(folder, name) for folder in folders)
+        assert single == in_arrays
+    made = "certificate.json" if "shield" in settings else "evaluation-trained.json"
+    single, in_arrays = (load_from_file(folder, made) for folder in folders)
+    assert single == in_arrays
+    assert load_from_file(folders[1], "versions.json")["native"] is True
 
 
 @pytest.mark.parametrize("task", [name for name in task_names() if "pistonball" not in name])
