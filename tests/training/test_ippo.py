@@ -146,6 +146,31 @@ def test_the_value_of_a_single_observation_is_that_of_its_own_agents_network(sha
     assert actions.shape == log_probs.shape == whole.shape == (4, 3)
 
 
+@both_shares
+def test_copies_act_the_same_whoever_acts_in_the_same_call(share):
+    learner = trainer(n=3, config=small(share=share)).learners["agent"]
+    obs, noise = np.random.default_rng(0).normal(size=(6, 3, 2)).astype(np.float32), learner.noise(4, 6)
+    for now in noise:
+        whole, log_probs = learner.act(obs, None, now)
+        for part in (slice(0, 2), slice(2, 6)):
+            actions, own = learner.act(obs[part], None, now[part])
+            np.testing.assert_array_equal(actions, whole[part])
+            np.testing.assert_allclose(own, log_probs[part], rtol=1e-5)
+    assert len({learner.act(obs, None, now)[0].tobytes() for now in noise}) > 1
+
+
+@both_shares
+@pytest.mark.parametrize("kind", ["discrete", "multi_discrete"])
+def test_a_minibatch_is_learnt_from_as_a_whole_however_it_is_cut(share, kind, monkeypatch):
+    whole, cut = (trainer(Kinds, small(share=share), kind=kind) for _ in range(2))
+    expected = step(whole)["agent"]
+    monkeypatch.setattr("marl_tools.training.learner._CHUNK", 6)
+    figures = step(cut)["agent"]
+    assert figures == pytest.approx(expected, rel=1e-3, abs=1e-5)
+    for name, value in weights(cut).items():
+        torch.testing.assert_close(value, weights(whole)[name], rtol=1e-3, atol=1e-5)
+
+
 def test_with_a_shared_network_every_agents_rewards_count():
     runs = [trainer(n=3) for _ in range(2)]
     for index, run in enumerate(runs):
