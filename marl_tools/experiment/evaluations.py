@@ -10,7 +10,7 @@ from marl_tools.core.io import JsonLines, save_to_file
 from marl_tools.core.logging import log
 from marl_tools.core.types import EpisodeLog
 from marl_tools.experiment.config import RunConfig
-from marl_tools.experiment.film import film_episodes
+from marl_tools.experiment.film import film_episodes, seed_with_override
 from marl_tools.experiment.team import evaluate_run, load_team
 from marl_tools.training.evaluate import Evaluation, Policy, evaluate
 from marl_tools.training.ippo import IPPO
@@ -63,19 +63,25 @@ class Evaluations:
         wandb.log_history(self.tracker, episodes, "eval/learning")
         return episodes
 
-    def film(self, name: str, *, episodes: int) -> None:
-        """Film the saved team. Films are for looking at: one that fails is reported and the run goes on."""
+    def film(self, name: str, *, episodes: int, overridden: bool = False) -> None:
+        """Film the saved team, with ``overridden`` from an episode on in which its shield overrides it, if there is one.
+
+        Films are for looking at: one that fails is reported and the run goes on.
+        """
 
         def saved(path: Path, episode: EpisodeLog) -> None:
             wandb.log_video(self.tracker, path, f"video/{name}", episode.t_end)
 
         try:
+            policy, seed = load_team(self.folder, self.config), self.config.eval_seed
+            if overridden:
+                seed = seed_with_override(self.factory, policy, seed)
             film_episodes(
                 self.factory,
-                load_team(self.folder, self.config),
+                policy,
                 self.folder / "videos",
                 episodes=episodes,
-                seed=self.config.eval_seed,
+                seed=seed,
                 name=name,
                 on_saved=saved,
             )

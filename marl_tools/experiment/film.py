@@ -63,6 +63,22 @@ def film_episodes(
     return clips
 
 
+def seed_with_override(factory: EnvFactory, policy: Policy, seed: int, *, tries: int = 8) -> int:
+    """The first of ``tries`` seeds in whose episode the shield overrides an action; ``seed`` itself if there is none."""
+    if not isinstance(policy, ShieldedPolicy):
+        return seed
+    env = factory(split="eval")
+    try:
+        for number in range(seed, seed + tries):
+            play_episode(env, policy, number)
+            assert env.last_episode is not None
+            if env.last_episode.overrides:
+                return number
+    finally:
+        env.close()
+    return seed
+
+
 def film_grid(
     factory: EnvFactory,
     policy: Policy,

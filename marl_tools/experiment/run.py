@@ -241,7 +241,7 @@ class _Run:
                 if film or trainer.updates % config.checkpoint_every == 0:
                     safe.save()
                 if film:
-                    evaluations.film(f"update-{trainer.updates}", episodes=1)
+                    evaluations.film(f"update-{trainer.updates}", episodes=1, overridden=True)
         safe.save()
         if self.best.solved:
             log(f"solved: return {self.best.average:.2f} after update {self.best.update}", type="train")

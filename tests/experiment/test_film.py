@@ -7,7 +7,10 @@ import pytest
 
 from marl_tools.core.errors import ConfigError, VideoError
 from marl_tools.core.factory import EnvFactory
-from marl_tools.experiment.film import film_episodes, film_grid
+from marl_tools.envs import crossing
+from marl_tools.experiment.film import film_episodes, film_grid, seed_with_override
+from marl_tools.training.attach import attach_shield
+from marl_tools.training.evaluate import play_episode
 from tests.core.film import SIZE, Film, decode, facts, numbers
 from tests.envs_for_tests import Team
 
@@ -162,3 +165,16 @@ def test_a_grid_without_cells_is_refused(tmp_path, factory, rows, cols):
     with pytest.raises(ConfigError, match=f"grid {rows}x{cols}"):
         film_grid(factory, Still(), tmp_path / "x.mp4", rows=rows, cols=cols, seed=0)
     assert Counted.made == 0
+
+
+def test_the_episode_that_is_looked_for_is_the_first_in_which_the_shield_overrides():
+    cars = EnvFactory(make_env=crossing.parallel_env)
+    hasty = attach_shield(cars, lambda obs: dict.fromkeys(obs, 1), learn_episodes=5)
+    env, overridden = cars(), []
+    for seed in range(8):
+        play_episode(env, hasty, seed)
+        overridden.append(bool(env.last_episode.overrides))
+    assert seed_with_override(cars, hasty, 0) == overridden.index(True)
+    patient = attach_shield(cars, lambda obs: dict.fromkeys(obs, 0), learn_episodes=1)
+    assert seed_with_override(cars, patient, 3) == 3
+    assert seed_with_override(cars, Still(), 3) == 3
