@@ -46,8 +46,8 @@ class Guard(Protocol):
     @property
     def masks_actions(self) -> bool: ...
 
-    def begin(self, step: VectorStep) -> None:
-        """Take in the first step of the envs."""
+    def begin(self, step: VectorStep, copies: NDArray[np.bool_] | None = None) -> None:
+        """Take in the first step of the envs, or of some copies (E,) of them."""
         ...
 
     def masks(self, step: VectorStep) -> Mapping[str, NDArray[np.bool_]]:

@@ -173,9 +173,9 @@ class IPPO:
             )
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """All that a later process needs to go on from here, as tensors and plain values.
+        """All that a later process needs to go on from here as if nothing had happened, between two updates.
 
-        Open episodes are not part of it: a resumed run starts fresh ones.
+        Tensors, and plain values with NumPy arrays among them; tensors are the trainer's own.
         """
         tensors = {"generator": self.generator.get_state()}
         for name, learner in self.learners.items():
@@ -190,7 +190,7 @@ class IPPO:
             "env_name": self.envs.env_name,
             "updates": self.updates,
             "frames": self.envs.frames,
-            "episodes_started": self.envs.episodes_started,
+            "envs": self.envs.state() if self._collector else None,
             "rng": self.rng.bit_generator.state,
             "constraint": self.constraint.state() if self.constraint else None,
         }
@@ -219,4 +219,7 @@ class IPPO:
             self.shield.load(tensors["shield"].numpy())
         self.updates = state["updates"]
         self.rng.bit_generator.state = state["rng"]
-        self.envs.resume(frames=state["frames"], episodes_started=state["episodes_started"])
+        if state["envs"] is not None:
+            self._collector = Collector(
+                self.envs, self.config.rollouts, seed=self._seed, guard=self.shield, state=state["envs"]
+            )

@@ -110,12 +110,26 @@ class Collector:
     The parts of a `SplitVectorEnv` take turns: while one steps, the next one's actions are computed. All noise is drawn
     before, so it does not matter for what is sampled.
 
+    Args:
+        envs: reset here, or with ``state``, what their `VectorEnv.state` returned, put where they stood.
+        steps: of each rollout.
+        seed: of the envs.
+        guard: stands between the policies and the envs.
+
     Raises:
         ConfigError: at construction, several parts and a guard, which decides on all copies at once.
         NonFiniteError: an observation or a reward is NaN or infinite; env, copy and agent are named.
     """
 
-    def __init__(self, envs: VectorEnv, steps: int, *, seed: int, guard: Guard | None = None) -> None:
+    def __init__(
+        self,
+        envs: VectorEnv,
+        steps: int,
+        *,
+        seed: int,
+        guard: Guard | None = None,
+        state: Mapping[str, Any] | None = None,
+    ) -> None:
         self.envs, self.steps, self.guard = envs, steps, guard
         self._split: Any = envs if hasattr(envs, "parts") else _Undivided(envs)
         self._parts: tuple[slice, ...] = self._split.parts
@@ -124,10 +138,14 @@ class Collector:
         self.rollout = Rollout(
             {group.name: GroupRollout(group, steps, envs.num_envs) for group in envs.groups}
         )
-        start = envs.reset(seed)
+        start = envs.reset(seed) if state is None else envs.restore(seed, state)
         self._check(start, 0)
-        if guard:
+        if guard and state is None:
             guard.begin(start)
+        elif guard and start.lost is not None:
+            guard.begin(start, start.lost)
+        # What could not be gone on with is logged with the next rollout.
+        self._interrupted = start.episodes
         self._now = [start] if len(self._parts) == 1 else [_some(start, copies) for copies in self._parts]
 
     def collect(
@@ -139,6 +157,10 @@ class Collector:
         """
         rollout = self.rollout
         rollout.episodes = []
+        for log in self._interrupted:
+            if on_episode:
+                on_episode(log)
+        self._interrupted = []
         noise = {name: actors[name].noise(self.steps, self.envs.num_envs) for name in rollout.groups}
         for group in rollout.groups.values():
             group.begin()

@@ -35,7 +35,7 @@ class ShieldedTeam:
 
     Args:
         groups: the agents as the vector env groups them; all actions must be Discrete.
-        agents: their order in keys and joint actions, that of the env's ``possible_agents``.
+        agents: their order in keys and joint actions, that of ``possible_agents``.
         config: the shield's settings.
         num_envs: copies of the env.
         env_name: kept with the models, so that those of another env are refused.
@@ -67,7 +67,6 @@ class ShieldedTeam:
         half = config.credible_delta / 2
         self._world_delta = half if config.opponent_mode == "monotone_floor" else config.credible_delta
         self._law = law
-        self.table: TransitionTable
         self.floors: list[NDArray[np.float64]] | None
         if config.opponent_mode == "oracle":
             raise ConfigError(
@@ -104,15 +103,15 @@ class ShieldedTeam:
         """Whether policies sample from what the shield admits, in place of being overridden."""
         return self.config.action == "mask"
 
-    def begin(self, step: VectorStep) -> None:
-        """Take in the first step of a vector env.
+    def begin(self, step: VectorStep, copies: NDArray[np.bool_] | None = None) -> None:
+        """Take in the first step of a vector env, or of those of its ``copies`` (E,) that start afresh.
 
         Raises:
             ConfigError: the env has no ``state_key()``.
         """
-        keys = require_keys(self.env_name, step.keys)
-        self._ended[:] = False
-        self.shield.begin(np.ones(len(keys), bool), self.models.key_ids(keys))
+        fresh = np.ones(len(self._ended), bool) if copies is None else copies
+        self._ended[fresh] = False
+        self.shield.begin(fresh, self.models.key_ids(require_keys(self.env_name, step.keys)))
 
     def masks(self, step: VectorStep) -> dict[str, NDArray[np.bool_]]:
         """What each group may sample from, (E, A, n), within what the env itself allows."""
@@ -259,7 +258,7 @@ class ShieldedTeam:
 
     def state(self) -> NDArray[np.uint8]:
         """Models and shield, exactly, as the bytes of an npz file without pickles."""
-        return pack({**self.models.state(), "shield": self.shield.state()})
+        return pack({**self.models.state(), "shield": self.shield.state(), "team": {"ended": self._ended}})
 
     def load(self, state: NDArray[np.uint8]) -> None:
         """Go on from `state`.
@@ -270,6 +269,7 @@ class ShieldedTeam:
         parts = unpack(state)
         self.models.load(parts)
         self.shield = TeamShield.from_state(self.agents, self.actions, self.config, parts["shield"])
+        self._ended = parts["team"]["ended"]
         self.refresh()
 
     def _team(self, per_group: Mapping[str, NDArray[Any]], dtype: Any) -> NDArray[Any]:
