@@ -120,17 +120,21 @@ class Sweep:
         plan = self._plan(np.arange(num_keys) if stale is None else np.flatnonzero(stale))
         spread = np.full(num_keys, stale is None)
         ahead = np.r_[value[0], 0.0, 1.0]
+        q, least = self._backup(plan, ahead)
         for k in range(1, len(value)):
             before = value[k - 1] if stale is None else value[k].copy()
-            q = self._backup(plan, ahead)
             value[k] = before
-            value[k, plan.keys] = q.min(1)
+            value[k, plan.keys] = least
             yield plan.keys, q
-            ahead[:num_keys] = value[k]
             changed = value[k] != before
-            # Mostly the same keys change again, and then the same keys are to be computed again.
+            still = np.array_equal(value[k], ahead[:num_keys])
+            # Mostly the same keys change again, and then the same keys are to be computed again; and where the values
+            # ahead stand still, as they do as soon as no risk builds up any more, so does what follows from them.
             if not np.array_equal(changed, spread):
-                plan, spread = self._plan(self._affected(changed, stale)), changed
+                plan, spread, still = self._plan(self._affected(changed, stale)), changed, False
+            if not still and k + 1 < len(value):
+                ahead[:num_keys] = value[k]
+                q, least = self._backup(plan, ahead)
 
     def _affected(self, changed: NDArray[np.bool_], stale: NDArray[np.bool_] | None) -> NDArray[np.intp]:
         """Keys that a step has to compute: stale ones, and those from which a changed value can be reached."""
@@ -155,15 +159,17 @@ class Sweep:
         where = owner * rows.num_actions + rows.cell[cells] % rows.num_actions
         return _Plan(keys, at, np.cumsum(found) - found, where, cells)
 
-    def _backup(self, plan: _Plan, ahead: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Q (m, n) of some keys, from the V (K + 2,) of one step less, followed by 0 (ended) and 1 (violated)."""
+    def _backup(
+        self, plan: _Plan, ahead: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Q (m, n) of some keys and their least (m,), from the V (K + 2,) of one step less, followed by 0 (ended) and 1 (violated)."""
         rows = self.rows
         q = np.full((len(plan.keys), rows.num_actions), self.unknown)
         if len(plan.start):
             risk = self._expectation(plan.rows, ahead)
             q.reshape(-1)[plan.where] = self._reply(risk, plan)
         q[rows.gone[plan.keys]] = 0.0
-        return q
+        return q, q.min(1)
 
     def _expectation(self, at: slice | NDArray[np.intp], value: NDArray[np.float64]) -> NDArray[np.float64]:
         """Risk (r,) of the rows ``at`` under the worst (or best) law; keeps each row's order while it still holds."""

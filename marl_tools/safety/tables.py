@@ -96,8 +96,11 @@ class RiskTables:
         else:
             self._rows, self._sweeps = AgentRows(table, self.agent), {}
         computed, price, lower, mean = 0, self.price, self.lower, self.mean
+        last = levels = None
         for k, keys, q in self._sweep("upper", self._rows, before, floors, price):
-            price[k, keys] = price_levels(q, self.level)
+            if q is not last:
+                last, levels = q, price_levels(q, self.level)
+            price[k, keys] = levels
             computed += len(keys)
         if lower is not None:
             for k, keys, q in self._sweep("lower", self._rows, before, floors, lower):
