@@ -12,6 +12,7 @@ import secrets
 import threading
 from collections import deque
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ _IDLE_SECONDS = 2.0
 _NAME = re.compile(r"(?P<writer>[A-Za-z0-9_-]+)-(?P<counter>\d{8,})\.npz")
 
 
+@lru_cache
 def env_slug(name: str) -> str:
     """A folder name for an env: the name itself where it is a harmless one, else what is harmless of it and a hash."""
     harmless = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[:48]

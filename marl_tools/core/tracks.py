@@ -40,6 +40,8 @@ class Track:
         action_shape, dtype, self._flatten_action = stored_form(spaces.action_space)
         self._act = np.empty((capacity, *action_shape), dtype)
         self._masked = spaces.masked
+        self._plain = not spaces.masked and self._flatten_obs is None
+        """Whether observations are stored as they come, with nothing beside them so far."""
         # Asked for at every step, and `ndarray[0].shape` is slow.
         self._obs_shape, self._action_shape = shape, action_shape
         self._rew, self._cost = np.empty(capacity), np.full(capacity, math.nan)
@@ -75,6 +77,7 @@ class Track:
     ) -> None:
         """Start anew, ``t`` steps into the episode, with an agent's first observation and the reward that came with it."""
         self.n, self.t, self.end, self.arrival, self._mask = 0, t, None, None, None
+        self._plain = not self._masked and self._flatten_obs is None
         self._cost.fill(math.nan)
         self._observe(0, observation, info)
         if arrival is not None:
@@ -96,12 +99,15 @@ class Track:
         is the nearest there is."""
         n = self.n
         self._rew[n] = reward
-        if info and "cost" in info:
-            self._cost[n] = info["cost"]
-        if observation is None:
+        # The usual case without a detour: this runs for every agent at every step.
+        if self._plain and not info and getattr(observation, "shape", None) == self._obs_shape:
+            self._obs[n + 1] = observation
+        elif observation is None:
             self._repeat(n + 1)
         else:
             self._observe(n + 1, observation, info)
+        if info and "cost" in info:
+            self._cost[n] = info["cost"]
         # Last, so that a Ctrl-C at any moment leaves whole transitions.
         self.n = n + 1
 
@@ -161,7 +167,7 @@ class Track:
     def _allowed(self) -> NDArray[np.bool_]:
         """The masks; before the first one, everything was allowed."""
         if self._mask is None:
-            self._mask = np.ones((self.capacity + 1, self.spaces.action_dim), bool)
+            self._mask, self._plain = np.ones((self.capacity + 1, self.spaces.action_dim), bool), False
         return self._mask
 
     def _misfit(self, verb: str, value: Any, space: gymnasium.Space) -> EnvError:

@@ -164,6 +164,7 @@ class TrajectoryRecorder(ParallelWrapper):
     def cut(self) -> None:
         """End the open segment here; the next one begins with the observation that this one ends with."""
         self._write(final=False)
+        self._draw()
 
     def flush(self) -> None:
         """Cut the open segment, and wait until everything is on disk.
@@ -208,16 +209,15 @@ class TrajectoryRecorder(ParallelWrapper):
             self.cut()
 
     def _interrupt(self) -> None:
-        self._team.interrupt()
-        self._write(final=True)
+        if self._team.live:
+            self._team.interrupt()
+            self._write(final=True)
 
     def _write(self, *, final: bool) -> None:
         """Hand the open segment over, unless nothing happened in it, and begin the next."""
         builder = self._recorder.builder
-        stretch = {"t_start": self._start, "frame": self._frame, "final": final}
-        agents = self._team.take()
+        agents, start = self._team.take(), self._start
         self._start = self._t
-        self._draw()
         if not agents:
             return
         segment = Segment(
@@ -227,8 +227,10 @@ class TrajectoryRecorder(ParallelWrapper):
             seed=None if builder.seed is None else int(builder.seed),
             episode=builder.episode,
             segment=self._segment,
+            t_start=start,
+            frame=self._frame,
+            final=final,
             agents=agents,
-            **stretch,
         )
         self._segment += 1
         self._writer.put(segment)
