@@ -80,8 +80,7 @@ class MultiDiscreteCodec:
         self.inputs, self.shape = int(self._ends[-1]), self._sizes.shape
 
     def to_env(self, actions: NDArray[Any]) -> list[Any]:
-        actions = (actions + self._start).astype(self.space.dtype)
-        return [row.reshape(self.space.shape) for row in actions]
+        return _rows(actions + self._start, self.space)
 
     def to_policy(self, action: Any) -> NDArray[Any]:
         return (np.asarray(action, np.int64).reshape(-1) - self._start).astype(np.int64)
@@ -106,7 +105,7 @@ class MultiBinaryCodec:
         self.shape = (self.inputs,)
 
     def to_env(self, actions: NDArray[Any]) -> list[Any]:
-        return [row.reshape(self.space.shape) for row in actions.astype(self.space.dtype)]
+        return _rows(actions, self.space)
 
     def to_policy(self, action: Any) -> NDArray[Any]:
         return np.asarray(action).reshape(-1).astype(np.int64)
@@ -131,7 +130,7 @@ class BoxCodec:
         low, high = (_inside(bound.reshape(-1)) for bound in (space.low, space.high))
         # Asked of the space, since the infinite bounds of an integer Box are the ends of its dtype.
         self.bounded = (space.bounded_below & space.bounded_above).reshape(-1)
-        self.bounded_below = space.bounded_below.reshape(-1)
+        self._closed = bool(self.bounded.all())
         self.low, self.high = low, high
         low, high = np.where(self.bounded, low, 0.0), np.where(self.bounded, high, 0.0)
         self._centre, self._half = 0.5 * low + 0.5 * high, 0.5 * high - 0.5 * low
@@ -142,15 +141,17 @@ class BoxCodec:
         return np.where(self.bounded, -1.0, self.low), np.where(self.bounded, 1.0, self.high)
 
     def to_env(self, actions: NDArray[Any]) -> list[Any]:
-        return [row.reshape(self.space.shape) for row in self.played(actions)]
+        return _rows(self.played(actions), self.space)
 
     def played(self, actions: NDArray[Any]) -> NDArray[Any]:
         """`to_env` in one array (..., n): clipped to the bounds, and rounded for an integer Box."""
-        scaled = self._centre + np.clip(actions, -1.0, 1.0) * self._half
-        played = np.where(self.bounded, scaled, actions).clip(self.low, self.high)
-        if self._whole:
-            played = np.rint(played)
-        return played.astype(self.space.dtype)
+        # Not np.clip, which takes several times as long on a few numbers.
+        played = self._centre + np.minimum(np.maximum(actions, -1.0), 1.0) * self._half
+        if not self._closed:
+            played = np.where(self.bounded, played, actions)
+        # Rounding may have led beyond a bound.
+        played = np.minimum(np.maximum(played, self.low), self.high)
+        return (np.rint(played) if self._whole else played).astype(self.space.dtype)
 
     def to_policy(self, action: Any) -> NDArray[Any]:
         """In float64: a float32 would not lead back to the very same action."""
@@ -236,6 +237,13 @@ def action_codec(space: gymnasium.Space) -> ActionCodec:
         f"action space {space} cannot be played: a policy needs Discrete, Box, MultiDiscrete, MultiBinary, or a Dict or "
         "Tuple of them. Turn it into one of these in a wrapper of your own."
     )
+
+
+def _rows(actions: NDArray[Any], space: Any) -> list[NDArray[Any]]:
+    """A batch (n, size) as n arrays of the space's own shape and type."""
+    batch = actions.astype(space.dtype, copy=False).reshape(-1, *space.shape)
+    # The ellipsis keeps an action of shape () an array.
+    return [batch[row, ...] for row in range(len(batch))]
 
 
 def _cut(array: NDArray[Any], sizes: list[int]) -> list[NDArray[Any]]:

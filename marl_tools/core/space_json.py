@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -78,4 +79,4 @@ def space_from_json(row: Mapping[str, Any]) -> gymnasium.Space:
         MemoryError,
         RecursionError,
     ) as error:
-        raise CorruptFileError(f"not a space: {row!r} ({error})") from error
+        raise CorruptFileError(f"not a space: {reprlib.repr(row)} ({error})") from error

@@ -501,6 +501,14 @@ def test_a_corrupt_description_is_named_as_one(row):
         space_from_json(row)
 
 
+def test_a_description_nested_beyond_measure_is_an_error_like_any_other():
+    row = {"kind": "Discrete", "n": 2, "start": 0}
+    for _ in range(3000):
+        row = {"kind": "Tuple", "spaces": [row]}
+    with pytest.raises(CorruptFileError, match="not a space"):
+        space_from_json(row)
+
+
 plain = st.recursive(
     st.none()
     | st.booleans()

@@ -1,15 +1,14 @@
 """The record of one agent: its 14 columns by hand, live and out of a real run's folder."""
 
-import json
 import math
 import shutil
 
 import numpy as np
 import pytest
 
-from marl_tools.core.errors import ConfigError, CorruptFileError
-from marl_tools.core.io import JsonLines, read_jsonl
-from marl_tools.core.run_logs import read_episodes, read_updates
+from marl_tools.core.errors import ConfigError
+from marl_tools.core.io import read_jsonl
+from marl_tools.core.run_logs import read_episodes
 from marl_tools.experiment.config import RunConfig
 from marl_tools.experiment.run import train
 from marl_tools.training.record import AgentRecord
@@ -206,40 +205,3 @@ def test_a_run_in_the_middle_of_an_update_has_rows_without_scalars(run, tmp_path
     assert frame.loss.isna().tolist() == [False] * 8 + [True] * 4
     assert frame.wall_t.isna().tolist() == frame.loss.isna().tolist()
     assert frame.total_reward.notna().all()
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "named"),
-    [
-        ("frames", "many", r"row 2: field 'frames' is 'many'"),
-        ("collect_seconds", None, "field 'collect_seconds'"),
-        ("groups", [1], "field 'groups'"),
-        ("groups", {"agent": 3}, "field 'groups'"),
-    ],
-)
-def test_a_damaged_line_of_updates_is_named(tmp_path, field, value, named):
-    row = {"update": 0, "frames": 8, "collect_seconds": 1.0, "update_seconds": 0.5, "groups": {}}
-    with JsonLines(tmp_path / "updates.jsonl") as lines:
-        lines.append(row)
-        lines.append({**row, field: value})
-    with pytest.raises(CorruptFileError, match=rf"updates.jsonl, {named}|updates.jsonl, row 2: {named}"):
-        list(read_updates(tmp_path / "updates.jsonl"))
-
-
-def test_seconds_and_steps_add_up_over_updates(tmp_path):
-    with JsonLines(tmp_path / "updates.jsonl") as lines:
-        for update, figures in enumerate(({"optimiser_steps": 4}, {"rows": 0}, {"optimiser_steps": 2})):
-            lines.append(
-                {
-                    "update": update,
-                    "frames": 10 * (update + 1),
-                    "collect_seconds": 2.0,
-                    "update_seconds": 1.0,
-                    "groups": {"g": figures},
-                }
-            )
-    first, second, third = read_updates(tmp_path / "updates.jsonl")
-    assert [log.optimiser_steps["g"] for log in (first, second, third)] == [4, 4, 6]
-    assert (third.frames_before, third.collecting_from, third.collected_at, third.done_at) == (20, 6, 8, 9)
-    assert [third.seconds_at(frame) for frame in (15, 20, 25, 30, 99)] == [6, 6, 7, 8, 8]
-    assert json.dumps(first.groups) == '{"g": {"optimiser_steps": 4}}'
