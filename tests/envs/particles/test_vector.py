@@ -1,12 +1,13 @@
 """The native twins of mpe2's envs play the episodes of mpe2 itself, to the bit."""
 
-import importlib
-
 import numpy as np
 import pytest
+from mpe2 import simple_spread_v3, simple_v3
+from pettingzoo.utils.wrappers import BaseParallelWrapper
 
 from marl_tools.core.errors import ConfigError, EnvError
 from marl_tools.core.factory import EnvFactory
+from marl_tools.core.wrappers.direct import VERIFIED, step_directly
 from marl_tools.envs.particles import ParticleVectorEnv, Spread, scenario_of
 from marl_tools.envs.tasks import find_task
 from marl_tools.vector import SerialVectorEnv
@@ -62,7 +63,7 @@ def test_a_twin_plays_exactly_the_episodes_of_mpe2(name, kwargs):
     assert serial.env_name == twin.env_name
     assert_same(serial.reset(11), twin.reset(11))
     rng, episodes = np.random.default_rng(0), 0
-    for _ in range(60):
+    for _ in range(52):
         actions = random_actions(twin, rng)
         expected, step = serial.step(actions), twin.step(actions)
         assert_same(expected, step)
@@ -105,6 +106,26 @@ def test_a_crowd_and_a_flight_are_those_of_mpe2(name, kwargs, num_envs):
     assert np.abs(twin.worlds.state.pos).max() > 1.5
     if name == "simple_tag":
         assert min(rewards) < -15
+
+
+@pytest.mark.parametrize(("name", "target"), [("simple_spread", 1), ("simple_tag", 3)])
+def test_success_ends_an_episode_as_in_mpe2_and_the_others_go_on(name, target):
+    """Everyone runs to one body: the landmark, or the prey."""
+    kwargs = {"N": 1} if name == "simple_spread" else {}
+    serial, twin = both(name, {**kwargs, "terminate_on_success": True, "max_cycles": 40})
+    serial.reset(0), twin.reset(0)
+    logs, agents = [], len(twin.scenario.agents)
+    for _ in range(50):
+        places = twin.worlds.state.pos
+        moves = run(places[:, :agents] - places[:, target, None], inwards=True)
+        rows = np.split(moves.T, np.cumsum([len(group.agents) for group in twin.groups])[:-1], axis=1)
+        actions = {group.name: part.copy() for group, part in zip(twin.groups, rows, strict=True)}
+        assert_same(serial.step(actions), step := twin.step(actions))
+        logs += step.episodes
+    ends = [end for log in logs for end in log.ends.values()]
+    assert {"terminated", "truncated"} >= set(ends)
+    assert ends.count("terminated") > WORLDS
+    assert len({log.length for log in logs}) > 3
 
 
 @pytest.mark.parametrize("num_envs", [1, 30])
@@ -154,19 +175,28 @@ def test_it_runs_only_between_reset_and_close_and_closes_twice():
 
 
 def test_only_mpe2_as_it_makes_its_envs_has_a_twin():
-    spread = importlib.import_module("mpe2.simple_spread_v3")
-    assert isinstance(scenario_of(spread.parallel_env()), Spread)
-    assert scenario_of(importlib.import_module("mpe2.simple_v3").parallel_env()) is None
-    assert scenario_of(spread.env()) is None
+    env = simple_spread_v3.parallel_env()
+    assert isinstance(scenario_of(env), Spread)
+    assert isinstance(scenario_of(step_directly(env)), Spread)
+    assert scenario_of(BaseParallelWrapper(env)) is None
+    assert scenario_of(simple_v3.parallel_env()) is None
+    assert scenario_of(simple_spread_v3.env()) is None
+
+
+def test_a_release_of_mpe2_that_was_not_compared_has_no_twin(monkeypatch):
+    monkeypatch.setitem(VERIFIED, "mpe2", ("0.9", "1.0"))
+    with pytest.raises(
+        ConfigError, match=r"that of mpe2 0\.9 or 1\.0, and mpe2 \S+ is installed; leave the flag"
+    ):
+        scenario_of(simple_spread_v3.parallel_env())
 
 
 @pytest.mark.parametrize("setting", ["benchmark_data", "curriculum", "num_agent_neighbors"])
 def test_what_a_twin_lacks_is_refused_by_name(setting):
-    spread = importlib.import_module("mpe2.simple_spread_v3")
     with pytest.raises(
         ConfigError, match=f"simple_spread_v3 has no {setting}; leave {setting} or the flag out"
     ):
-        scenario_of(spread.parallel_env(**{setting: True}))
+        scenario_of(simple_spread_v3.parallel_env(**{setting: True}))
 
 
 @pytest.mark.parametrize(
