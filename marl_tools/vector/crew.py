@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import time
 import weakref
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -65,7 +66,7 @@ class Crew:
         try:
             self.workers += [self._start(share) for share in shares]
             for worker in self.workers:
-                _require(worker, worker.receive())
+                _require(worker, worker.receive("start"))
         except BaseException:
             self.kill()
             raise
@@ -76,8 +77,8 @@ class Crew:
         for worker in self.workers:
             worker.send(message)
 
-    def collect(self, indices: Sequence[int]) -> list[Report]:
-        """The answers of some workers; in place of one that died it is the first answer of the one that replaced it.
+    def collect(self, indices: Sequence[int], to: str = "step") -> list[Report]:
+        """The answers of some workers to a request; one that replaced a dead worker has answered to "reset" instead.
 
         Raises:
             WorkerError: a worker died, and nobody said that it may be replaced.
@@ -90,7 +91,7 @@ class Crew:
         for index in indices:
             worker = self.workers[index]
             try:
-                reports[index] = report = worker.receive()
+                reports[index] = report = worker.receive(to)
             except WorkerError as death:
                 deaths[index] = death
                 self._bury(worker)
@@ -113,9 +114,9 @@ class Crew:
         assert self.seed is not None
         worker = self.workers[index] = self._start(self.workers[index].copies)
         try:
-            _require(worker, worker.receive())
+            _require(worker, worker.receive("start"))
             worker.send(request("reset", seed=self.seed))
-            report = worker.receive()
+            report = worker.receive("reset")
             _require(worker, report)
         except Exception as error:
             # A second death so soon would be followed by a third.
@@ -124,13 +125,15 @@ class Crew:
             raise
         return report
 
-    def settle(self, deadline: float | None = None) -> list[Exception]:
-        """Take in every answer that is still due, so that no episode is lost; returns what went wrong in the envs."""
-        failures = []
-        for worker in self.workers:
-            if worker.waiting:
+    def close(self, seconds: float) -> list[Exception]:
+        """Close every copy and end the workers, those by force that take longer; returns what went wrong in the envs."""
+        self.seed, failures = None, []
+        deadline = time.monotonic() + seconds
+        try:
+            self.ask("close")
+            for worker in self.workers:
                 try:
-                    report = worker.receive(deadline)
+                    report = worker.receive("close", deadline=deadline)
                 except WorkerError as death:
                     log(str(death), type="worker", priority="WARNING")
                     self._bury(worker)
@@ -138,12 +141,18 @@ class Crew:
                 self._absorb(report.episodes)
                 if report.failure:
                     failures.append(report.failure.error(worker.title))
+            for worker in self.workers:
+                worker.join(seconds)
+        finally:
+            self.kill()
         return failures
 
     def _absorb(self, episodes: Sequence[EpisodeLog]) -> None:
-        self._finished += episodes
         for episode in episodes:
-            self.tally.close(episode.env_index)
+            # One of an earlier number was told before.
+            if episode.episode >= self.tally.numbers[episode.env_index]:
+                self._finished.append(episode)
+                self.tally.close(episode.env_index)
 
     def _bury(self, worker: WorkerProcess) -> None:
         """Log the episodes that a dead worker was playing."""

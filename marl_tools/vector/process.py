@@ -16,10 +16,12 @@ from marl_tools.core.errors import WorkerError
 from marl_tools.vector.serving import EMPTY, NOTHING, Assignment, Report, serve
 
 _REAPING_SECONDS = 5.0
+_STARTING_SECONDS = 120.0
+"""At least; what an env imports may be large."""
 
 
 class WorkerProcess:
-    """A process that serves a share of the copies; it answers once unasked, when its envs are built.
+    """A process that serves a share of the copies; the first answer, to "start", comes when its envs are built.
 
     Args:
         context: how to start it.
@@ -69,8 +71,10 @@ class WorkerProcess:
         with suppress(OSError):
             self._connection.send_bytes(request)
 
-    def receive(self, deadline: float | None = None) -> Report:
-        """Wait for the answer, at most until ``deadline``; by default ``timeout`` seconds from when it was asked for.
+    def receive(self, to: str = "step", *, deadline: float | None = None) -> Report:
+        """Wait for the answer to a request, at most until ``deadline``; by default ``timeout`` seconds from when it was made.
+
+        Answers to earlier requests, for which somebody was interrupted in waiting, are passed over.
 
         Raises:
             WorkerError: the worker is dead, or is hung and was killed; asking again raises it again.
@@ -79,7 +83,15 @@ class WorkerProcess:
         """
         if self._end:
             raise self._end
-        deadline = self._asked + self._timeout if deadline is None else deadline
+        if deadline is None:
+            deadline = self._asked + max(self._timeout, _STARTING_SECONDS if to == "start" else 0.0)
+        while True:
+            report = self._next(deadline)
+            if report.to == to:
+                self.waiting = False
+                return report
+
+    def _next(self, deadline: float) -> Report:
         ready = dict(self._poller.poll(max(0.0, deadline - time.monotonic()) * 1000))
         if not ready:
             waited = time.monotonic() - self._asked
@@ -90,7 +102,6 @@ class WorkerProcess:
             # A worker that ends leaves the answer that it gave before.
             if self._connection.fileno() in ready or self._connection.poll():
                 answer = self._connection.recv_bytes()
-                self.waiting = False
                 return EMPTY if answer == NOTHING else pickle.loads(answer)
         except (EOFError, OSError):
             pass

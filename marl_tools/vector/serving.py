@@ -81,8 +81,13 @@ class Failure(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What one answer holds beside the arrays; lists are per copy of this worker."""
+    """What one answer holds beside the arrays; lists are per copy of this worker.
 
+    ``to`` is the name of the request. Answers to "reset" and "close" repeat the episodes of the step before: a parent that
+    was interrupted need not know whether it has read that one's answer.
+    """
+
+    to: str = "step"
     episodes: Sequence[EpisodeLog] = ()
     keys: list[bytes] | None = None
     final_keys: list[bytes | None] | None = None
@@ -120,9 +125,9 @@ def _answer_requests(connection: Connection, assignment: Assignment) -> None:
     try:
         share = _Share(assignment)
     except BaseException as error:
-        connection.send_bytes(pickle.dumps(Report(failure=Failure.of(error))))
+        connection.send_bytes(pickle.dumps(Report("start", failure=Failure.of(error))))
         return
-    connection.send_bytes(NOTHING)
+    connection.send_bytes(pickle.dumps(Report("start")))
     try:
         closed = False
         while not closed:
@@ -132,7 +137,8 @@ def _answer_requests(connection: Connection, assignment: Assignment) -> None:
                 closed = share.closed
                 answer = NOTHING if report is EMPTY else pickle.dumps(report)
             except BaseException as error:
-                answer = pickle.dumps(Report(failure=Failure.of(error)))
+                name = "step" if request == STEP else pickle.loads(request)[0]
+                answer = pickle.dumps(Report(name, failure=Failure.of(error)))
             connection.send_bytes(answer)
     finally:
         share.envs.close()
@@ -145,6 +151,7 @@ class _Share:
         copies, memory = assignment.copies, assignment.memory
         rows = slice(copies.start, copies.stop)
         self.infos, self.closed = assignment.infos, False
+        self._told: Sequence[EpisodeLog] = ()
         self.envs = SerialVectorEnv(
             pickle.loads(assignment.make_env),
             len(copies),
@@ -165,20 +172,23 @@ class _Share:
             return self._report(self.envs.step(self._actions, **arguments))
         if name == "close":
             return self._close()
+        told = self._told
         result = getattr(self.envs, name)(**arguments)
         if name == "reset":
             numbers = [env.builder.episode for env in self.envs.envs]
-            return self._report(result)._replace(value=numbers)
+            report = self._report(result)
+            return report._replace(to=name, value=numbers, episodes=[*told, *report.episodes])
         if name == "restore":
             fresh = np.zeros(len(self.envs.envs), bool) if result.lost is None else result.lost
-            return self._report(result)._replace(value=fresh)
-        return Report(value=result)
+            return self._report(result)._replace(to=name, value=fresh)
+        return Report(name, value=result)
 
     def _report(self, step: VectorStep) -> Report:
+        self._told = step.episodes
         if not self.infos and step.keys is None:
-            return Report(step.episodes) if step.episodes else EMPTY
+            return Report(episodes=step.episodes) if step.episodes else EMPTY
         infos = (step.infos, step.final_infos) if self.infos else (None, None)
-        return Report(step.episodes, step.keys, step.final_keys, *infos)
+        return Report("step", step.episodes, step.keys, step.final_keys, *infos)
 
     def _close(self) -> Report:
         self.closed, failure = True, None
@@ -187,7 +197,7 @@ class _Share:
         except Exception as error:
             # The second call has nothing left to close and hands over the episodes.
             failure, episodes = Failure.of(error), self.envs.close()
-        return Report(episodes, failure=failure)
+        return Report("close", [*self._told, *episodes], failure=failure)
 
 
 def request(name: str, **arguments: Any) -> bytes:

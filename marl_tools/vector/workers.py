@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -28,8 +27,8 @@ from marl_tools.vector.tally import Tally
 
 StartMethod = Literal["spawn", "forkserver"]
 
-_CLOSING_SECONDS = 5.0
-"""For the step that is on, again for the envs to close, and for each process to end; none of it takes long as a rule."""
+_CLOSING_SECONDS = 10.0
+"""For the step that is on and the envs to close, and again for the processes to end; neither takes long as a rule."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ class WorkerVectorEnv:
         num_envs: copies in all workers together.
         workers: how many processes.
         start_method: "spawn", or "forkserver", which does not see changes of the environment variables after its first use.
-        timeout: seconds that a start, a reset or a step may take, for all copies of a worker together.
+        timeout: seconds that a reset or a step may take, for all copies of a worker together.
         on_worker_death: "raise", or "restart": log the worker's open episodes as interrupted and go on with fresh ones.
         infos: hand over the infos too, pickled at every step; without it they are empty.
         pipeline: make each half of the workers a part.
@@ -129,17 +128,16 @@ class WorkerVectorEnv:
         self.episodes_started = episodes_started
         self._crew.clock[:], self._crew.tally.numbers[:] = frames, episodes_started
         self._crew.ask("resume", frames=frames, episodes_started=episodes_started)
-        self._crew.collect(self._whole.workers)
+        self._crew.collect(self._whole.workers, "resume")
 
     def reset(self, seed: int) -> VectorStep:
         """Start every copy afresh; what was running is logged as interrupted. Episodes are numbered on."""
         if not self._crew.workers:
             raise EnvError(f"{self.env_name} was closed and cannot be reset: build the vector env anew")
         crew = self._crew
-        crew.settle()
         crew.seed = seed
         crew.ask("reset", seed=seed)
-        reports = crew.collect(self._whole.workers)
+        reports = crew.collect(self._whole.workers, "reset")
         groups = {name: buffer.result() for name, buffer in self._whole.buffers.items()}
         for worker, report in zip(crew.workers, reports, strict=True):
             self._begin(worker.copies, report.value, groups, first=0)
@@ -147,19 +145,26 @@ class WorkerVectorEnv:
 
     def state(self) -> dict[str, Any]:
         """See `VectorEnv.state`; it is that of a `SerialVectorEnv`, which can be restored from it as well."""
-        self._crew.ask("state")
-        states = [report.value for report in self._crew.collect(self._whole.workers)]
-        copies = [copy for state in states for copy in state["copies"]]
+        crew, copies = self._crew, []
+        crew.ask("state")
+        for worker, report in zip(crew.workers, crew.collect(self._whole.workers, "state"), strict=True):
+            if report.to == "reset":
+                # It has just taken the place of one that died since the last step.
+                groups = {name: buffer.result() for name, buffer in self._whole.buffers.items()}
+                self._begin(worker.copies, report.value, groups, first=0)
+                worker.send(request("state"))
+                report = worker.receive("state")
+            copies += report.value["copies"]
         return {"frames": self.frames, "episodes_started": self.episodes_started, "copies": copies}
 
     def restore(self, seed: int, state: Mapping[str, Any]) -> VectorStep:
         """See `VectorEnv.restore`; every worker plays its own running episodes again."""
         crew, told = self._crew, state["copies"]
-        crew.settle()
         crew.seed = seed
+        crew.tally.numbers[:] = [of_copy["builder"]["episode"] for of_copy in told]
         for worker in crew.workers:
             worker.send(request("restore", seed=seed, state={**state, "copies": told[worker.rows]}))
-        reports = crew.collect(self._whole.workers)
+        reports = crew.collect(self._whole.workers, "restore")
         crew.clock[:], self.episodes_started = state["frames"], state["episodes_started"]
         groups = {name: buffer.result() for name, buffer in self._whole.buffers.items()}
         lost = np.concatenate([report.value for report in reports])
@@ -192,19 +197,10 @@ class WorkerVectorEnv:
 
     def close(self) -> list[EpisodeLog]:
         """Close every copy and end the workers, by force after some seconds; returns the episodes not yet handed over."""
-        crew = self._crew
-        crew.seed = None
-        try:
-            crew.settle(time.monotonic() + _CLOSING_SECONDS)
-            crew.ask("close")
-            failures = crew.settle(time.monotonic() + _CLOSING_SECONDS)
-            for worker in crew.workers:
-                worker.join(_CLOSING_SECONDS)
-        finally:
-            crew.kill()
+        failures = self._crew.close(_CLOSING_SECONDS)
         if failures:
             raise failures[0]
-        return crew.take_episodes()
+        return self._crew.take_episodes()
 
     def _part(self, shares: Sequence[range], workers: range) -> _Part:
         rows = slice(shares[workers.start].start, shares[workers.stop - 1].stop)

@@ -95,7 +95,7 @@ def test_what_cannot_be_raised_here_comes_as_an_env_error_that_says_what_it_was(
     ],
 )
 def test_a_worker_that_dies_or_hangs_is_named_and_its_episodes_are_logged(trouble, how):
-    envs = workers(partial(troubled, trouble=trouble, at=7), 5, timeout=1.0 if trouble == "hang" else 60.0)
+    envs = workers(partial(troubled, trouble=trouble, at=7), 5, timeout=2.0 if trouble == "hang" else 60.0)
     serial = SerialVectorEnv(partial(troubled, trouble="none"), 5)
     envs.reset(0), serial.reset(0)
     logs, pid = advance(envs, 6), pids(envs)[1]
@@ -222,8 +222,49 @@ def test_workers_that_hang_are_closed_all_the_same(monkeypatch):
     envs.send(1, {"agent": np.zeros((2, 2), np.int64)})
     crew = pids(envs)
     # Those that did answer are one step further.
-    assert [(log.env_index, log.length) for log in envs.close()] == [(2, 1), (3, 1), (0, 2), (1, 2)]
+    assert sorted((log.env_index, log.length) for log in envs.close()) == [(0, 2), (1, 2), (2, 1), (3, 1)]
     assert not any(map(alive, crew))
+
+
+def test_a_wait_that_was_interrupted_loses_no_episode_whatever_it_had_read():
+    envs = workers(partial(troubled, trouble="none"), 4)
+    envs.reset(0)
+    logs = advance(envs, 3)
+    first, second = envs._crew.workers
+    envs._send(envs._whole, idle(envs), None)
+    # As if Ctrl-C had struck after one answer was read, and the other's request had never left.
+    assert [log.length for log in first.receive().episodes] == [4, 4]
+    second.receive()
+    second.waiting = True
+    logs += envs.close()
+    assert sorted((log.env_index, log.length) for log in logs) == [(copy, 4) for copy in range(4)]
+
+
+@pytest.mark.parametrize("end", ["close", "reset"])
+def test_episodes_are_told_once_though_a_wait_was_interrupted(end):
+    envs = workers(partial(troubled, trouble="none"), 4)
+    envs.reset(0)
+    logs = advance(envs, 3)
+    envs._send(envs._whole, idle(envs), None)
+    # One answer is taken in, the other is still on its way.
+    envs._crew.collect([0])
+    logs += envs.close() if end == "close" else envs.reset(0).episodes
+    assert sorted((log.env_index, log.episode, log.length) for log in logs) == [(c, 0, 4) for c in range(4)]
+    assert envs.close() == []
+
+
+def test_a_worker_that_dies_between_steps_is_replaced_when_a_state_is_taken():
+    envs = workers(lives, 4, on_worker_death="restart")
+    envs.reset(0)
+    logs = advance(envs, 2)
+    os.kill(pids(envs)[1], signal.SIGKILL)
+    state = envs.state()
+    assert [copy["builder"]["length"] for copy in state["copies"]] == [2, 2, 0, 0]
+    step = envs.step(idle(envs))
+    logs += step.episodes
+    assert step.lost is None
+    assert [(log.env_index, log.length) for log in logs if log.interrupted] == [(2, 2), (3, 2)]
+    envs.close()
 
 
 SCRIPT = """
