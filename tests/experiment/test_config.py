@@ -12,6 +12,8 @@ from marl_tools.core.errors import ConfigError, CorruptFileError
 from marl_tools.core.wandb import create_base_config
 from marl_tools.experiment.config import RunConfig, check_trust
 from marl_tools.experiment.safety import SafetySettings
+from marl_tools.experiment.stepping import SteppingSettings
+from marl_tools.experiment.trajectories import TrajectorySettings
 from marl_tools.models.networks import NetworkConfig
 from marl_tools.safety.lagrange import LagrangeConfig
 from marl_tools.training.ippo import IPPOConfig
@@ -175,9 +177,17 @@ def test_a_config_survives_its_json_file(flat):
 
 def test_every_field_of_every_part_has_one_flat_name():
     names = list(RunConfig(env="simple_spread").to_flat())
-    kinds = (RunConfig, IPPOConfig, NetworkConfig, SafetySettings, LagrangeConfig)
+    kinds = (
+        RunConfig,
+        IPPOConfig,
+        NetworkConfig,
+        SafetySettings,
+        LagrangeConfig,
+        SteppingSettings,
+        TrajectorySettings,
+    )
     fields = {field.name for kind in kinds for field in dataclasses.fields(kind)}
-    assert set(names) == fields - {"ippo", "network", "safety", "lagrange"}
+    assert set(names) == fields - {"ippo", "network", "safety", "lagrange", "stepping", "saving"}
     assert len(names) == len(set(names))
 
 

@@ -193,12 +193,12 @@ class TrajectoryRecorder(ParallelWrapper):
 
     def _record(self, actions: Mapping[AgentID, Any], result: Any) -> None:
         team, length = self._team, self._recorder.builder.length
-        if length == self._t + 1:
+        if length == self._t + 1 and team.live:
             concerned = team.record(actions, result)
             self._t = length
             self._latest = (concerned, actions, *result)
         else:
-            # An exception kept a step from us, and no transition can be made across it.
+            # An exception kept a step or a reset from us, and no transition can be made across it.
             self.cut()
             team.begin(length, result[0], result[4])
             self._t = self._start = length

@@ -76,6 +76,25 @@ def test_no_transition_is_made_across_a_step_that_nobody_saw(tmp_path):
     assert second.final
 
 
+def test_an_episode_that_goes_on_after_a_failed_reset_is_saved_from_there_on(tmp_path):
+    class Once(Team):
+        def reset(self, seed=None, options=None):
+            if seed == 13:
+                raise RuntimeError("not this one")
+            return super().reset(seed=seed, options=options)
+
+    env = TrajectoryRecorder(Once(1, max_cycles=6), tmp_path)
+    env.reset(seed=0)
+    act(env, 2)
+    with pytest.raises(RuntimeError, match="not this one"):
+        env.reset(seed=13)
+    act(env, 4)
+    env.close()
+    first, second = (segment.agents["agent_0"] for segment in saved(tmp_path))
+    assert (list(first.t), first.end) == ([0, 1], "interrupted")
+    assert (list(second.t), second.end, second.arrival) == ([3, 4, 5], "truncated", None)
+
+
 def test_a_reset_and_a_close_in_the_middle_save_the_rest_as_interrupted(tmp_path):
     env = TrajectoryRecorder(Team(2, max_cycles=6, deaths={"agent_1": 1}), tmp_path)
     env.reset(seed=0)
