@@ -103,12 +103,3 @@ def test_a_resumed_builder_numbers_its_episodes_on():
     builder.resume(40)
     builder.start("env", ["a"], seed=0, t=0)
     assert builder.episode == 40
-
-
-def test_a_history_that_is_cleared_starts_anew():
-    history = History()
-    history.add(episode())
-    assert len(history) == 1
-    history.clear()
-    assert (len(history), list(history), history.recent()) == (0, [], [])
-    assert math.isnan(history.ma())
