@@ -1,7 +1,5 @@
 """IPPO with every action distribution that has a gradient: it learns, it is saved, and what cannot learn is refused."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -10,7 +8,7 @@ from gymnasium import spaces as gs
 from marl_tools.core.errors import ConfigError
 from marl_tools.core.spaces import AgentSpaces
 from marl_tools.models.networks import NetworkConfig
-from marl_tools.training.checkpoint import save_checkpoint
+from marl_tools.training.checkpoint import load_checkpoint, save_checkpoint
 from marl_tools.training.ippo import IPPO, IPPOConfig
 from marl_tools.training.policy import load_policy
 from tests.envs_for_tests import Team
@@ -93,15 +91,17 @@ def save_checkpoint_of(run, folder):
 
 
 @pytest.mark.parametrize("name", ["MultivariateNormal", "Beta", "Joint"])
-def test_a_trainer_goes_on_from_its_state_to_the_bit(name):
+def test_a_trainer_goes_on_from_its_checkpoint_to_the_bit(name, tmp_path):
     old = trainer(name, share="none")
     old.update(old.collect())
-    tensors, state = old.state()
-    tensors = {key: tensor.clone() for key, tensor in tensors.items()}
     new = trainer(name, share="none")
-    new.load(tensors, json.loads(json.dumps(state)))
-    for key, tensor in new.state()[0].items():
-        assert torch.equal(tensor, tensors[key]), key
+    new.load(*load_checkpoint(save_checkpoint_of(old, tmp_path)))
+    for run in (old, new):
+        run.update(run.collect())
+    left, right = old.state()[0], new.state()[0]
+    assert left.keys() == right.keys()
+    for key, tensor in left.items():
+        assert torch.equal(tensor, right[key]), key
 
 
 def test_a_checkpoint_with_another_distribution_is_refused_with_both():
