@@ -96,7 +96,7 @@ class RiskTables:
         else:
             self._rows, self._sweeps = AgentRows(table, self.agent), {}
         computed, price, lower, mean = 0, self.price, self.lower, self.mean
-        last = levels = None
+        last, levels = np.empty(0), np.empty(0, np.uint16)
         for k, keys, q in self._sweep("upper", self._rows, before, floors, price):
             if q is not last:
                 last, levels = q, price_levels(q, self.level)
