@@ -55,7 +55,7 @@ class Clock:
 
 
 class EpisodeBuilder:
-    """Turns the steps of one env into `EpisodeLog`s; the only maker of them.
+    """Turns the steps of one env into `EpisodeLog`s.
 
     Call `start` at each reset and `step` after each step. `step` returns the log once no agent is left; what
     comes after that is ignored until the next `start`, so stepping past the end logs nothing twice. ``live`` holds the
