@@ -1,0 +1,162 @@
+"""Runs that are killed at random moments and resumed, held against runs that never stopped.
+
+    python benchmarks/resume_kills.py [--kills 3] [--cases crossing/shield ...] [--out benchmarks/results/resume_kills.md]
+
+Each case is trained once in peace. Then it is trained again, killed with SIGKILL at random moments of its whole life, resumed
+each time, and in the end compared: episodes, updates, weights, best checkpoint, certificate; times aside.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+TIMES = ("wall_time", "collect_seconds", "update_seconds")
+METHODS: dict[str, list[str]] = {
+    "ippo": [],
+    "lagrange": ["--constraint", "lagrange"],
+    "shield": ["--shield", "ledger", "--shield-calibrate", "10"],
+}
+CASES = {
+    f"{env}/{method}": (env, flags)
+    for env in ("crossing", "corridor", "stag_hunt")
+    for method, flags in METHODS.items()
+}
+CASES |= {"simple_spread/ippo": ("simple_spread", []), "kaz/ippo": ("kaz", ["--env-kwargs", "spawn_delay=5"])}
+NATIVE = {"crossing", "corridor", "stag_hunt", "simple_spread"}
+SIZE = [
+    "--timesteps",
+    "4096",
+    "--num-envs",
+    "4",
+    "--rollouts",
+    "64",
+    "--checkpoint-every",
+    "3",
+    "--hidden",
+    "32",
+]
+SIZE += [
+    "--final-policy-eval-episodes",
+    "20",
+    "--video-episodes",
+    "0",
+    "--eval-every",
+    "5",
+    "--eval-episodes",
+    "3",
+]
+
+
+def command(*arguments: object) -> list[str]:
+    return [str(Path(sys.executable).with_name("marl-tools")), "train", *map(str, arguments)]
+
+
+def finish(arguments: list[str], log: Path) -> float:
+    """Run to the end; returns how long that took."""
+    started = time.monotonic()
+    with open(log, "ab") as output:
+        subprocess.run(arguments, stdout=output, stderr=output, check=True)
+    return time.monotonic() - started
+
+
+def kill_after(arguments: list[str], seconds: float, log: Path) -> bool:
+    """Run for so long at most; whether the kill came before the end."""
+    with open(log, "ab") as output:
+        process = subprocess.Popen(arguments, stdout=output, stderr=output)
+        try:
+            process.wait(seconds)
+            return False
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            return True
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    plain = (json.loads(line) for line in path.read_text().splitlines())
+    return [{key: value for key, value in row.items() if key not in TIMES} for row in plain]
+
+
+def differences(whole: Path, cut: Path) -> list[str]:
+    """What of two run folders is not the same."""
+    import torch
+
+    from marl_tools.training.checkpoint import load_checkpoint
+
+    logs = ("episodes.jsonl", "updates.jsonl")
+    found = [name for name in logs if json.dumps(rows(whole / name)) != json.dumps(rows(cut / name))]
+    for name in ("latest", "best"):
+        ours, theirs = (
+            load_checkpoint(folder / "checkpoints" / f"{name}.safetensors")[0] for folder in (whole, cut)
+        )
+        if ours.keys() != theirs.keys() or not all(torch.equal(ours[key], theirs[key]) for key in ours):
+            found.append(f"{name} checkpoint")
+    for name in ("certificate.json", "evaluation-trained.json", "evaluation-random.json"):
+        texts = [(folder / name).read_text() if (folder / name).exists() else None for folder in (whole, cut)]
+        if texts[0] != texts[1]:
+            found.append(name)
+    return found
+
+
+def try_case(name: str, native: bool, kills: int, chance: random.Random, folder: Path) -> str:
+    """One line of the table."""
+    env, flags = CASES[name]
+    call = [env, *SIZE, *(["--native"] if native else []), *flags]
+    whole, cut, log = folder / "whole", folder / "cut", folder / "log.txt"
+    seconds = finish(command(*call, "--out", whole), log)
+    made, frames = 0, []
+    arguments = command(*call, "--out", cut)
+    while made < kills:
+        # The first second or two goes into imports, in which a kill tests nothing.
+        if not kill_after(arguments, chance.uniform(0.35, 0.9) * seconds, log):
+            break
+        made += 1
+        updates = cut / "updates.jsonl"
+        frames.append(str(rows(updates)[-1]["frames"]) if updates.exists() and rows(updates) else "0")
+        # Before its settings were written, there is nothing to go on with.
+        if (cut / "config.json").exists() and (cut / "config.json").stat().st_size:
+            arguments = command("--resume", cut)
+        else:
+            shutil.rmtree(cut, ignore_errors=True)
+    if not (cut / "done.json").exists():
+        finish(arguments, log)
+    replayed = [len(rows(path)) for path in [cut / "episodes.replayed.jsonl"] if path.exists()]
+    verdict = ", ".join(differences(whole, cut)) or "identical"
+    kind = "native" if native else "serial"
+    return f"| {name} | {kind} | {made} | {', '.join(frames)} | {sum(replayed)} | {verdict} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--kills", type=int, default=3)
+    parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    chance = random.Random(options.seed)
+    lines = [
+        "| run | envs | kills | at env step | episodes played again | compared with the run that never stopped |"
+    ]
+    lines.append("|---|---|---|---|---|---|")
+    print("\n".join(lines), flush=True)
+    for name in options.cases:
+        for native in (False, True) if CASES[name][0] in NATIVE else (False,):
+            with tempfile.TemporaryDirectory() as folder:
+                lines.append(try_case(name, native, options.kills, chance, Path(folder)))
+            print(lines[-1], flush=True)
+    if options.out:
+        heading = f"# Killed and resumed\n\n`python benchmarks/resume_kills.py --kills {options.kills} --seed {options.seed}`\n\n"
+        options.out.write_text(heading + "\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
