@@ -138,7 +138,7 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--envs", type=int, nargs="*", default=[8, 64, 256])
-    parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
+    parser.add_argument("--threads", type=int, nargs="*", default=[1])
     options = parser.parse_args()
     cases = [Case(envs, share) for envs in options.envs for share in ("group", "none")]
     lines = []
