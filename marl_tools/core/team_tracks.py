@@ -74,10 +74,17 @@ class TeamTracks:
             )
         for agent, track in live.items():
             if agent in rewards:
-                observation = observations.get(agent)
+                info, observation = infos.get(agent), observations.get(agent)
+                # The usual case without a detour, since it is that of every agent at nearly every step.
+                if not info and track.plain and getattr(observation, "shape", None) == track.obs_shape:
+                    n = track.n
+                    track.rew[n] = rewards[agent]
+                    track.obs[n + 1] = observation
+                    track.n = n + 1
+                    continue
                 if observation is None and agent in there:
                     raise self._broken(agent, "no observation")
-                track.add(rewards[agent], observation, infos.get(agent))
+                track.add(rewards[agent], observation, info)
             elif agent in there:
                 raise self._broken(agent, "no reward")
         concerned = tuple(live)

@@ -36,15 +36,15 @@ class Track:
     def __init__(self, agent: AgentID, spaces: AgentSpaces, capacity: int) -> None:
         self.agent, self.spaces, self.capacity = agent, spaces, capacity
         shape, dtype, self._flatten_obs = stored_form(spaces.network_space)
-        self._obs = np.empty((capacity + 1, *shape), dtype)
+        self.obs = np.empty((capacity + 1, *shape), dtype)
         action_shape, dtype, self._flatten_action = stored_form(spaces.action_space)
         self._act = np.empty((capacity, *action_shape), dtype)
         self._masked = spaces.masked
-        self._plain = not spaces.masked and self._flatten_obs is None
+        self.plain = not spaces.masked and self._flatten_obs is None
         """Whether observations are stored as they come, with nothing beside them so far."""
         # Asked for at every step, and `ndarray[0].shape` is slow.
-        self._obs_shape, self._action_shape = shape, action_shape
-        self._rew, self._cost = np.empty(capacity), np.full(capacity, math.nan)
+        self.obs_shape, self._action_shape = shape, action_shape
+        self.rew, self._cost = np.empty(capacity), np.full(capacity, math.nan)
         self._mask: NDArray[np.bool_] | None = None
         self._described = {
             "observation_space": space_to_json(spaces.observation_space),
@@ -57,27 +57,27 @@ class Track:
 
     def __getstate__(self) -> dict[str, Any]:
         # What was recorded stays with the process that did; the copy goes on from the latest observation.
-        now = self._obs[self.n].copy(), None if self._mask is None else self._mask[self.n].copy()
+        now = self.obs[self.n].copy(), None if self._mask is None else self._mask[self.n].copy()
         return {"made": (self.agent, self.spaces, self.capacity), "t": self.t + self.n, "now": now}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(*state["made"])
         self.t = state["t"]
-        self._obs[0], mask = state["now"]
+        self.obs[0], mask = state["now"]
         if mask is not None:
             self._allowed()[0] = mask
 
     @property
     def row_bytes(self) -> int:
         """Memory that one transition takes."""
-        return sum(array[0].nbytes for array in (self._obs, self._act, self._rew, self._cost)) + 10
+        return sum(array[0].nbytes for array in (self.obs, self._act, self.rew, self._cost)) + 10
 
     def begin(
         self, t: int, observation: Any, info: Mapping[str, Any] | None, arrival: float | None = None
     ) -> None:
         """Start anew, ``t`` steps into the episode, with an agent's first observation and the reward that came with it."""
         self.n, self.t, self.end, self.arrival, self._mask = 0, t, None, None, None
-        self._plain = not self._masked and self._flatten_obs is None
+        self.plain = not self._masked and self._flatten_obs is None
         self._cost.fill(math.nan)
         self._observe(0, observation, info)
         if arrival is not None:
@@ -98,11 +98,8 @@ class Track:
         """What came of the action noted before. Without an observation (an env may give a dead agent none) the one before
         is the nearest there is."""
         n = self.n
-        self._rew[n] = reward
-        # The usual case without a detour: this runs for every agent at every step.
-        if self._plain and not info and getattr(observation, "shape", None) == self._obs_shape:
-            self._obs[n + 1] = observation
-        elif observation is None:
+        self.rew[n] = reward
+        if observation is None:
             self._repeat(n + 1)
         else:
             self._observe(n + 1, observation, info)
@@ -118,9 +115,9 @@ class Track:
         term[n - 1 :] = self.end == "terminated"
         trunc[n - 1 :] = self.end in ("truncated", "capped")
         return AgentSegment(
-            obs=self._obs[: n + 1].copy(),
+            obs=self.obs[: n + 1].copy(),
             act=self._act[:n].copy(),
-            rew=self._rew[:n].copy(),
+            rew=self.rew[:n].copy(),
             cost=self._cost[:n].copy(),
             term=term,
             trunc=trunc,
@@ -134,14 +131,14 @@ class Track:
     def restart(self) -> None:
         """Begin the next segment with the observation that the last one ended with."""
         n = self.n
-        self._obs[0] = self._obs[n]
+        self.obs[0] = self.obs[n]
         if self._mask is not None:
             self._mask[0] = self._mask[n]
         self._cost[:n].fill(math.nan)
         self.n, self.t, self.arrival = 0, self.t + n, None
 
     def _repeat(self, row: int) -> None:
-        self._obs[row] = self._obs[row - 1]
+        self.obs[row] = self.obs[row - 1]
         if self._mask is not None:
             self._mask[row] = self._mask[row - 1]
 
@@ -152,11 +149,9 @@ class Track:
         if self._flatten_obs is not None:
             observation = self._flatten_obs(observation)
         # Assignment would stretch a smaller array in silence.
-        elif (
-            getattr(observation, "shape", ()) != self._obs_shape and np.shape(observation) != self._obs_shape
-        ):
+        elif getattr(observation, "shape", ()) != self.obs_shape and np.shape(observation) != self.obs_shape:
             raise self._misfit("observes", observation, self.spaces.observation_space)
-        self._obs[row] = observation
+        self.obs[row] = observation
         if mask is not None:
             if np.shape(mask) != (self.spaces.action_dim,):
                 raise self._misfit("has the action mask", mask, self.spaces.action_space)
@@ -167,7 +162,7 @@ class Track:
     def _allowed(self) -> NDArray[np.bool_]:
         """The masks; before the first one, everything was allowed."""
         if self._mask is None:
-            self._mask, self._plain = np.ones((self.capacity + 1, self.spaces.action_dim), bool), False
+            self._mask, self.plain = np.ones((self.capacity + 1, self.spaces.action_dim), bool), False
         return self._mask
 
     def _misfit(self, verb: str, value: Any, space: gymnasium.Space) -> EnvError:
