@@ -60,18 +60,19 @@ def command(*arguments: object) -> list[str]:
     return [str(Path(sys.executable).with_name("marl-tools")), "train", *map(str, arguments)]
 
 
-def finish(arguments: list[str], log: Path) -> float:
-    """Run to the end; returns how long that took."""
-    started = time.monotonic()
+def finish(arguments: list[str], log: Path) -> None:
+    """Run to the end."""
     with open(log, "ab") as output:
         subprocess.run(arguments, stdout=output, stderr=output, check=True)
-    return time.monotonic() - started
 
 
-def kill_after(arguments: list[str], seconds: float, log: Path) -> bool:
-    """Run for so long at most; whether the kill came before the end."""
+def kill_after(arguments: list[str], seconds: float, log: Path, lock: Path) -> bool:
+    """Run for so long, at most, from when the run has its folder; whether the kill came before the end."""
     with open(log, "ab") as output:
         process = subprocess.Popen(arguments, stdout=output, stderr=output)
+        # Before that come the imports, in which a kill tests nothing.
+        while process.poll() is None and not (lock.exists() and lock.read_text().strip() == str(process.pid)):
+            time.sleep(0.002)
         try:
             process.wait(seconds)
             return False
@@ -112,17 +113,16 @@ def try_case(name: str, native: bool, kills: int, chance: random.Random, folder:
     env, flags = CASES[name]
     call = [env, *SIZE, *(["--native"] if native else []), *flags]
     whole, cut, log = folder / "whole", folder / "cut", folder / "log.txt"
-    seconds = finish(command(*call, "--out", whole), log)
+    finish(command(*call, "--out", whole), log)
+    # From the settings to the end, imports not counted.
+    working = (whole / "done.json").stat().st_mtime - (whole / "config.json").stat().st_mtime
     made, frames = 0, []
     arguments = command(*call, "--out", cut)
-    while made < kills:
-        # The first second or two goes into imports, in which a kill tests nothing.
-        if not kill_after(arguments, chance.uniform(0.35, 0.9) * seconds, log):
-            break
+    while made < kills and kill_after(arguments, chance.uniform(0, 0.7) * working, log, cut / "run.lock"):
         made += 1
         updates = cut / "updates.jsonl"
         frames.append(str(rows(updates)[-1]["frames"]) if updates.exists() and rows(updates) else "0")
-        # Before its settings were written, there is nothing to go on with.
+        # A run that was killed before its settings were written has nothing to go on with.
         if (cut / "config.json").exists() and (cut / "config.json").stat().st_size:
             arguments = command("--resume", cut)
         else:

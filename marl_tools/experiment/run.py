@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 import secrets
 import time
 from contextlib import ExitStack, suppress
@@ -187,7 +188,7 @@ class _Run:
             self.best.load(state["best"])
             check_unfinished(self.config, self.folder, state["frames"], solved=self.best.solved)
             trainer.load(tensors, state)
-            return trainer.envs.frames, trainer.updates
+            return operator.index(trainer.envs.frames), operator.index(trainer.updates)
         except ConfigError:
             raise
         # Checksums tell damage; but a stranger's file may hold anything under the right names.

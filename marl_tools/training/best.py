@@ -23,15 +23,17 @@ class BestCheckpoint:
         self.average = -math.inf
         self.episodes = 0
         self.update: int | None = None
-        self.solved = False
+
+    @property
+    def solved(self) -> bool:
+        """Whether the best average is over a full window and high enough."""
+        return self.solved_at is not None and self.episodes >= self.window and self.average >= self.solved_at
 
     def offer(self, average: float, *, episodes: int, update: int) -> bool:
         """Take in an average over so many episodes after an update; True if it is the best so far."""
         if math.isnan(average) or not episodes:
             return False
         episodes = min(episodes, self.window)
-        if self.solved_at is not None and episodes == self.window:
-            self.solved = average >= self.solved_at
         if (episodes, average) <= (self.episodes, self.average) and self.update is not None:
             return False
         self.average, self.episodes, self.update = average, episodes, update
