@@ -66,20 +66,25 @@ def finish(arguments: list[str], log: Path) -> None:
         subprocess.run(arguments, stdout=output, stderr=output, check=True)
 
 
-def kill_after(arguments: list[str], seconds: float, log: Path, lock: Path) -> bool:
-    """Run for so long, at most, from when the run has its folder; whether the kill came before the end."""
+def kill_at(arguments: list[str], frames: float, chance: random.Random, log: Path, updates: Path) -> bool:
+    """Run until so many env steps are logged, and a random while more; whether the kill came before the end."""
     with open(log, "ab") as output:
         process = subprocess.Popen(arguments, stdout=output, stderr=output)
-        # Before that come the imports, in which a kill tests nothing.
-        while process.poll() is None and not (lock.exists() and lock.read_text().strip() == str(process.pid)):
+        while process.poll() is None and progress(updates) < frames:
             time.sleep(0.002)
         try:
-            process.wait(seconds)
+            process.wait(chance.uniform(0, 0.15))
             return False
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
             return True
+
+
+def progress(updates: Path) -> int:
+    """Env steps of the last whole line."""
+    lines = updates.read_text().split("\n")[:-1] if updates.exists() else []
+    return json.loads(lines[-1])["frames"] if lines else 0
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
@@ -114,14 +119,15 @@ def try_case(name: str, native: bool, kills: int, chance: random.Random, folder:
     call = [env, *SIZE, *(["--native"] if native else []), *flags]
     whole, cut, log = folder / "whole", folder / "cut", folder / "log.txt"
     finish(command(*call, "--out", whole), log)
-    # From the settings to the end, imports not counted.
-    working = (whole / "done.json").stat().st_mtime - (whole / "config.json").stat().st_mtime
+    total = progress(whole / "updates.jsonl")
     made, frames = 0, []
-    arguments = command(*call, "--out", cut)
-    while made < kills and kill_after(arguments, chance.uniform(0, 0.7) * working, log, cut / "run.lock"):
+    arguments, updates = command(*call, "--out", cut), cut / "updates.jsonl"
+    # Beyond the last update come calibration, evaluation and certificate: they are killed too.
+    while made < kills and kill_at(
+        arguments, min(total, chance.uniform(0, 1.2) * total), chance, log, updates
+    ):
         made += 1
-        updates = cut / "updates.jsonl"
-        frames.append(str(rows(updates)[-1]["frames"]) if updates.exists() and rows(updates) else "0")
+        frames.append(str(progress(updates)))
         # A run that was killed before its settings were written has nothing to go on with.
         if (cut / "config.json").exists() and (cut / "config.json").stat().st_size:
             arguments = command("--resume", cut)
@@ -129,10 +135,11 @@ def try_case(name: str, native: bool, kills: int, chance: random.Random, folder:
             shutil.rmtree(cut, ignore_errors=True)
     if not (cut / "done.json").exists():
         finish(arguments, log)
-    replayed = [len(rows(path)) for path in [cut / "episodes.replayed.jsonl"] if path.exists()]
+    aside = cut / "episodes.replayed.jsonl"
+    replayed = len(rows(aside)) if aside.exists() else 0
     verdict = ", ".join(differences(whole, cut)) or "identical"
     kind = "native" if native else "serial"
-    return f"| {name} | {kind} | {made} | {', '.join(frames)} | {sum(replayed)} | {verdict} |"
+    return f"| {name} | {kind} | {made} | {', '.join(frames)} | {replayed} | {verdict} |"
 
 
 def main() -> None:

@@ -32,7 +32,12 @@ from marl_tools.experiment.native import closed_after, make_envs
 from marl_tools.experiment.progress import Progress
 from marl_tools.experiment.records import EPISODES, RunRecords, read_episodes, rewind
 from marl_tools.experiment.safepoint import SafePoint
-from marl_tools.experiment.stopping import ERROR_FILE, Interrupted, saved_at_a_stop
+from marl_tools.experiment.stopping import (
+    ERROR_FILE,
+    Interrupted,
+    saved_at_a_stop,
+    told_when_the_disk_is_full,
+)
 from marl_tools.experiment.team import certify_run, load_team
 from marl_tools.experiment.trajectories import saved_before, set_segments_aside
 from marl_tools.training.best import BestCheckpoint
@@ -123,7 +128,7 @@ class _Run:
 
         config = self.config
         torch.set_num_threads(config.threads)
-        with ExitStack() as stack:
+        with told_when_the_disk_is_full(config, self.folder), ExitStack() as stack:
             if resumed:
                 # First of all: another process may be writing what is read below.
                 stack.enter_context(RunLock(self.folder))

@@ -30,12 +30,10 @@ def saved_at_a_stop(config: RunConfig, folder: Path, safe: SafePoint) -> Iterato
 
     Raises:
         Interrupted: Ctrl-C or SIGTERM.
-        DiskFullError: a write found no room.
         NonFiniteError: with the place of the state added.
         Exception: anything else as it came, with a note of how to go on; ``error.json`` keeps what it was.
     """
-    trust = " --trust" if names_code(config) else ""
-    how = f"Go on with: marl-tools train --resume {shlex.quote(str(folder))}{trust}"
+    how = f"Go on with: {_command(config, folder)}"
     try:
         with _terminate_like_ctrl_c():
             yield
@@ -47,16 +45,6 @@ def saved_at_a_stop(config: RunConfig, folder: Path, safe: SafePoint) -> Iterato
     except ConfigError as error:
         _keep(error, folder)
         raise
-    except OSError as error:
-        _keep(error, folder)
-        if error.errno not in _FULL:
-            error.add_note(f"{_saved(safe).capitalize()}. {how}")
-            raise
-        safe.try_to_save()
-        raise DiskFullError(
-            f"no room left on the disk of {folder} ({error.strerror}). All that was finished before is whole there. "
-            f"Make room, then: {how.partition(': ')[2]}"
-        ) from error
     except NonFiniteError as error:
         _keep(error, folder)
         raise NonFiniteError(f"{error}. {_saved(safe).capitalize()} in {folder}.") from error
@@ -65,6 +53,29 @@ def saved_at_a_stop(config: RunConfig, folder: Path, safe: SafePoint) -> Iterato
         _keep(error, folder)
         error.add_note(f"{_saved(safe).capitalize()}. {how}")
         raise
+
+
+@contextmanager
+def told_when_the_disk_is_full(config: RunConfig, folder: Path) -> Iterator[None]:
+    """Wherever in a run it is that a write finds no room.
+
+    Raises:
+        DiskFullError: in place of the OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        raise DiskFullError(
+            f"no room left on the disk of {folder} ({error.strerror}). All that was finished before is whole there. "
+            f"Make room, then: {_command(config, folder)}"
+        ) from error
+
+
+def _command(config: RunConfig, folder: Path) -> str:
+    trust = " --trust" if names_code(config) else ""
+    return f"marl-tools train --resume {shlex.quote(str(folder))}{trust}"
 
 
 def _saved(safe: SafePoint) -> str:
