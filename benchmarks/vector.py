@@ -1,110 +1,163 @@
-"""Vector envs with random actions: ``python benchmarks/vector.py``.
+"""Vector envs side by side: ``python benchmarks/vector.py [--rounds 15]``.
 
-simple_spread (3 agents, 25 cycles) in ours, SuperSuit's and AgileRL's, the last two in environments of their own. Ours log every
-episode meanwhile; the others do not.
+8 copies of mpe2 simple_spread, stepped with random actions and nothing else, by ours (serial and in workers, by PettingZoo's
+turns and directly) and by SuperSuit's; then whole rollouts of the trainer, in which a network chooses the actions. All
+contestants are open at once and take turns, one stretch each a round; a row is the median over the rounds. CPU time is that of
+all processes of a contestant together: on a machine that others use too it says more than wall time does.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import multiprocessing
+import os
 import statistics
-import sys
 import time
+import warnings
 from collections.abc import Callable
-from pathlib import Path
+from typing import Any
 
 import numpy as np
-from racers import HERE, PEERS, SB3, watched
+import torch
+from mpe2 import simple_spread_v3
 from results_page import write_page
 
 from marl_tools.core.factory import EnvFactory
-from marl_tools.core.types import VectorEnv
-from marl_tools.envs.particles import ParticleVectorEnv, scenario_of
+from marl_tools.training.ippo import IPPO, IPPOConfig
 from marl_tools.vector import SerialVectorEnv, WorkerVectorEnv
 
-AGILERL = next(peer for peer in PEERS if peer.name == "AgileRL")
+COPIES, AGENTS, STEPS = 8, 3, 64
+DIRECT = EnvFactory(make_env="mpe2.simple_spread_v3:parallel_env")
+TURNS = EnvFactory(make_env="mpe2.simple_spread_v3:parallel_env", direct=False)
+CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def factory(direct: bool = True) -> EnvFactory:
-    return EnvFactory(
-        make_env="mpe2.simple_spread_v3:parallel_env", kwargs={"N": 3, "max_cycles": 25}, direct=direct
-    )
+class Contestant:
+    """Something that plays `STEPS` steps of all copies when it is called, and the processes that it does so in."""
+
+    def __init__(self, make: Callable[[], tuple[Callable[[], None], Callable[[], Any]]]) -> None:
+        before = set(multiprocessing.active_children())
+        self.play, self.close = make()
+        self.pids = [os.getpid(), *(child.pid for child in set(multiprocessing.active_children()) - before)]
+        self.rates: list[float] = []
+        self.cpu: list[float] = []
+        self.play()
+
+    def round(self) -> None:
+        cpu, start = self._cpu_seconds(), time.perf_counter()
+        self.play()
+        env_steps = STEPS * COPIES
+        self.rates.append(env_steps / (time.perf_counter() - start))
+        self.cpu.append((self._cpu_seconds() - cpu) / env_steps * 1e6)
+
+    def _cpu_seconds(self) -> float:
+        return time.process_time() + sum(_cpu_of(pid) for pid in self.pids[1:])
 
 
-def native(envs: int) -> VectorEnv:
-    scenario = scenario_of(factory()().env)
-    assert scenario is not None
-    return ParticleVectorEnv(scenario, envs)
+def _cpu_of(pid: int) -> float:
+    with open(f"/proc/{pid}/stat") as stat:
+        fields = stat.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
 
 
-OURS: dict[str, tuple[Callable[[], VectorEnv], int]] = {
-    "serial, 8 copies": (lambda: SerialVectorEnv(factory(), 8), 400),
-    "serial, 8 copies, PettingZoo's own step": (lambda: SerialVectorEnv(factory(False), 8), 150),
-    "2 workers, 8 copies": (lambda: WorkerVectorEnv(factory(), 8, 2), 600),
-    "2 workers, 64 copies": (lambda: WorkerVectorEnv(factory(), 64, 2), 100),
-    "native twin, 8 copies": (lambda: native(8), 3000),
-    "native twin, 64 copies": (lambda: native(64), 1500),
-    "native twin, 1024 copies": (lambda: native(1024), 300),
-}
-THEIRS = {
-    "SuperSuit, 8 copies": (SB3, ("supersuit", 8, 0, 150)),
-    "SuperSuit, 8 copies, 2 processes": (SB3, ("supersuit", 8, 2, 150)),
-    "AgileRL, 8 copies, 8 processes": (AGILERL, ("agilerl", 8, 8, 200)),
-}
+def stepping(make_envs: Callable[[], Any]) -> Callable[[], Any]:
+    """One of our vector envs with fixed random actions."""
 
-
-def ours(make: Callable[[], VectorEnv], steps: int) -> float:
-    """Env-steps/s after a warm-up."""
-    envs = make()
-    try:
+    def make() -> Any:
+        envs = make_envs()
         envs.reset(0)
-        rng = np.random.default_rng(0)
-        group = envs.groups[0]
-        actions = rng.integers(0, 5, (64, envs.num_envs, len(group.agents)))
-        for t in range(30):
-            envs.step({group.name: actions[t % 64]})
-        started = time.perf_counter()
-        for t in range(steps):
-            envs.step({group.name: actions[t % 64]})
-        return envs.num_envs * steps / (time.perf_counter() - started)
-    finally:
-        envs.close()
+        actions = {"agent": np.random.default_rng(0).integers(5, size=(COPIES, AGENTS))}
+
+        def play() -> None:
+            for _ in range(STEPS):
+                envs.step(actions)
+
+        return play, envs.close
+
+    return make
+
+
+def supersuit(processes: int) -> Callable[[], Any]:
+    def make() -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import supersuit
+
+            env = supersuit.pettingzoo_env_to_vec_env_v1(simple_spread_v3.parallel_env())
+            envs = supersuit.concat_vec_envs_v1(env, COPIES, num_cpus=processes, base_class="gymnasium")
+        envs.reset(seed=0)
+        actions = np.random.default_rng(0).integers(5, size=COPIES * AGENTS)
+
+        def play() -> None:
+            for _ in range(STEPS):
+                envs.step(actions)
+
+        return play, envs.close
+
+    return make
+
+
+def collecting(make_envs: Callable[[], Any]) -> Callable[[], Any]:
+    """Rollouts as the trainer collects them, without its updates."""
+
+    def make() -> Any:
+        envs = make_envs()
+        trainer = IPPO(envs, IPPOConfig(rollouts=STEPS), seed=0, total_frames=10**6)
+        return trainer.collect, envs.close
+
+    return make
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--repeats", type=int, default=5)
-    options = parser.parse_args()
-    rates: dict[str, list[float]] = {name: [] for name in (*OURS, *THEIRS)}
-    for _ in range(options.repeats):
-        for name, (make, steps) in OURS.items():
-            rates[name].append(ours(make, steps))
-        for name, (peer, arguments) in THEIRS.items():
-            script = HERE / "peers" / "step_vector.py"
-            command = [str(part) for part in (peer.python(), script, *arguments)]
-            printed, _, _ = watched(command, Path("."), {"SDL_VIDEODRIVER": "dummy"})
-            rates[name].append(float(printed.splitlines()[-1]))
-        print(json.dumps({name: round(found[-1]) for name, found in rates.items()}), file=sys.stderr)
-    medians = {name: statistics.median(found) for name, found in rates.items()}
-    fastest = max(medians[name] for name in THEIRS)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=15)
+    rounds = parser.parse_args().rounds
+    torch.set_num_threads(1)
+    ours: dict[str, Callable[[], Any]] = {
+        "serial": lambda: SerialVectorEnv(DIRECT, COPIES),
+        "1 worker": lambda: WorkerVectorEnv(DIRECT, COPIES, 1),
+        "2 workers": lambda: WorkerVectorEnv(DIRECT, COPIES, 2),
+    }
+    races = {
+        "stepping, PettingZoo's turns": {
+            "serial": stepping(lambda: SerialVectorEnv(TURNS, COPIES)),
+            "1 worker": stepping(lambda: WorkerVectorEnv(TURNS, COPIES, 1)),
+            "2 workers": stepping(lambda: WorkerVectorEnv(TURNS, COPIES, 2)),
+            "SuperSuit, in this process": supersuit(0),
+            "SuperSuit, 2 processes": supersuit(2),
+        },
+        "stepping, directly": {name: stepping(make) for name, make in ours.items()},
+        "collecting, directly": {
+            **{name: collecting(make) for name, make in ours.items()},
+            "2 workers, pipeline": collecting(lambda: WorkerVectorEnv(DIRECT, COPIES, 2, pipeline=True)),
+        },
+    }
     lines = [
-        "# Vector envs",
+        "# Vector envs side by side",
         "",
-        f"`python benchmarks/vector.py --repeats {options.repeats}`: simple_spread, 3 agents, 25 cycles, random actions, resets included;",
-        "env-steps/s, medians over alternating rounds (lowest to highest). Ours keep a log of every episode.",
-        "",
-        "| vector env | env-steps/s | times the fastest peer |",
-        "|---|---|---|",
+        f"`python benchmarks/vector.py --rounds {rounds}`: {COPIES} copies of mpe2 simple_spread, {AGENTS} agents, {rounds} "
+        f"rounds of {STEPS} steps each, contestants in turn, one torch thread. Median, and lowest to highest.",
     ]
-    for name, rate in medians.items():
-        found = rates[name]
-        lines.append(
-            f"| {name} | {rate:,.0f} ({min(found):,.0f} to {max(found):,.0f}) | {rate / fastest:.2f} |"
-        )
-    write_page("vector", lines, ("marl-tools", "pettingzoo", "mpe2", "numpy"))
+    for title, contestants in races.items():
+        field = {name: Contestant(make) for name, make in contestants.items()}
+        for _ in range(rounds):
+            for contestant in field.values():
+                contestant.round()
+        lines += [
+            "",
+            f"## {title[0].upper()}{title[1:]}",
+            "",
+            "| | env-steps/s | CPU microseconds an env-step |",
+            "|---|---|---|",
+        ]
+        for name, contestant in field.items():
+            contestant.close()
+            rates = contestant.rates
+            lines.append(
+                f"| {name} | {statistics.median(rates):,.0f} ({min(rates):,.0f} to {max(rates):,.0f}) | "
+                f"{statistics.mean(contestant.cpu):,.0f} |"
+            )
+    write_page("vector", lines, ["mpe2", "pettingzoo", "supersuit", "numpy", "torch"])
 
 
 if __name__ == "__main__":

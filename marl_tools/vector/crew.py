@@ -141,8 +141,9 @@ class Crew:
                 self._absorb(report.episodes)
                 if report.failure:
                     failures.append(report.failure.error(worker.title))
+            deadline = time.monotonic() + seconds
             for worker in self.workers:
-                worker.join(seconds)
+                worker.join(deadline - time.monotonic())
         finally:
             self.kill()
         return failures

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from multiprocessing import forkserver
 from types import ModuleType
 from typing import Any
 
@@ -39,8 +40,12 @@ class WorkerProcess:
             target=serve, args=(theirs, assignment), name=f"marl-tools-copies-{self.copies.start}"
         )
         try:
-            with _without_ctrl_c(), _without_main(unless=b"__main__" in assignment.make_env):
-                self._process.start()
+            with _without_main(unless=b"__main__" in assignment.make_env):
+                if context.get_start_method() == "forkserver":
+                    # Not below: others of its children must hear Ctrl-C.
+                    forkserver.ensure_running()
+                with _without_ctrl_c():
+                    self._process.start()
         except BaseException:
             self._connection.close()
             raise
