@@ -66,14 +66,14 @@ def finish(arguments: list[str], log: Path) -> None:
         subprocess.run(arguments, stdout=output, stderr=output, check=True)
 
 
-def kill_at(arguments: list[str], frames: float, chance: random.Random, log: Path, updates: Path) -> bool:
-    """Run until so many env steps are logged, and a random while more; whether the kill came before the end."""
+def kill_at(arguments: list[str], frames: float, pause: float, log: Path, updates: Path) -> bool:
+    """Run until so many env steps are logged, and some seconds more; whether the kill came before the end."""
     with open(log, "ab") as output:
         process = subprocess.Popen(arguments, stdout=output, stderr=output)
         while process.poll() is None and progress(updates) < frames:
             time.sleep(0.002)
         try:
-            process.wait(chance.uniform(0, 0.15))
+            process.wait(pause)
             return False
         except subprocess.TimeoutExpired:
             process.kill()
@@ -123,9 +123,13 @@ def try_case(name: str, native: bool, kills: int, chance: random.Random, folder:
     made, frames = 0, []
     arguments, updates = command(*call, "--out", cut), cut / "updates.jsonl"
     # Beyond the last update come calibration, evaluation and certificate: they are killed too.
-    while made < kills and kill_at(
-        arguments, min(total, chance.uniform(0, 1.2) * total), chance, log, updates
-    ):
+    while made < kills:
+        come_to = progress(updates)
+        target = min(total, chance.uniform(come_to + 1, max(come_to + 2, 1.2 * total)))
+        # Beyond the last update the log tells no more how far it is; importing alone takes a second or two.
+        pause = chance.uniform(0, 0.15) if come_to < total else chance.uniform(1.5, 5.0)
+        if not kill_at(arguments, target, pause, log, updates):
+            break
         made += 1
         frames.append(str(progress(updates)))
         # A run that was killed before its settings were written has nothing to go on with.

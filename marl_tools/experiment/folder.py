@@ -7,7 +7,7 @@ from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
-from marl_tools.core.errors import ConfigError
+from marl_tools.core.errors import ConfigError, CorruptFileError
 from marl_tools.core.io import create_dir, load_from_file, save_to_file
 from marl_tools.core.logging import log
 from marl_tools.core.types import VectorEnv
@@ -35,9 +35,14 @@ def load_config(folder: Path) -> RunConfig:
         CorruptFileError: its config.json is damaged.
     """
     try:
-        return RunConfig.from_flat(load_from_file(folder, "config.json"))
+        settings = load_from_file(folder, "config.json")
     except FileNotFoundError:
         raise ConfigError(f"{folder} is not a run folder: it has no config.json") from None
+    if not isinstance(settings, dict):
+        raise CorruptFileError(
+            f"{folder / 'config.json'} holds a {type(settings).__name__}, not settings by name"
+        )
+    return RunConfig.from_flat(settings)
 
 
 def write_settings(config: RunConfig, folder: Path, envs: VectorEnv) -> None:

@@ -170,6 +170,8 @@ def team_policy(
     try:
         network_config = NetworkConfig(**{**state["network"], "hidden": tuple(state["network"]["hidden"])})
         groups = tuple(group_from_json(row) for row in state["groups"])
+        if not groups:
+            raise ValueError("field 'groups' names no agents")
         networks = {}
         for group in groups:
             network = ActorCritic(
