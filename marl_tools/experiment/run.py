@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from marl_tools.core import wandb
-from marl_tools.core.errors import ConfigError, CorruptFileError, NonFiniteError
+from marl_tools.core.errors import ConfigError, CorruptFileError, MarlToolsError, NonFiniteError
 from marl_tools.core.history import History
 from marl_tools.core.io import save_to_file
 from marl_tools.core.logging import log
@@ -116,11 +116,8 @@ class _Run:
         self.config, self.folder = config, folder
         self.factory = config.factory()
         self.history = History(max(1000, config.ma_window))
-        self.best = (
-            BestCheckpoint(config.eval_episodes, config.stop_at)
-            if config.eval_every
-            else BestCheckpoint(config.ma_window, config.stop_at)
-        )
+        window = config.eval_episodes if config.eval_every else config.ma_window
+        self.best = BestCheckpoint(window, config.stop_at)
 
     def train(self, *, resumed: bool = False) -> RunResult:
         """From the first update, or from where the folder's latest checkpoint stands, to ``done.json``."""
@@ -194,7 +191,7 @@ class _Run:
             check_unfinished(self.config, self.folder, state["frames"], solved=self.best.solved)
             trainer.load(tensors, state)
             return operator.index(trainer.envs.frames), operator.index(trainer.updates)
-        except ConfigError:
+        except MarlToolsError:
             raise
         # Checksums tell damage; but a stranger's file may hold anything under the right names.
         except (KeyError, IndexError, TypeError, AttributeError, ValueError, RuntimeError) as error:

@@ -13,8 +13,7 @@ import pytest
 from marl_tools.core.errors import ConfigError, CorruptFileError, NonFiniteError
 from marl_tools.core.io import JsonLines, read_jsonl
 from marl_tools.core.types import EpisodeLog
-from marl_tools.experiment import evaluations as evaluations_module
-from marl_tools.experiment import run as run_module
+from marl_tools.experiment import evaluations as evaluations_module, run as run_module
 from marl_tools.experiment.config import RunConfig
 from marl_tools.experiment.folder import load_config
 from marl_tools.experiment.run import Interrupted, resume, train
