@@ -123,12 +123,11 @@ def try_case(name: str, native: bool, kills: int, chance: random.Random, folder:
     made, frames = 0, []
     arguments, updates = command(*call, "--out", cut), cut / "updates.jsonl"
     # Beyond the last update come calibration, evaluation and certificate: they are killed too.
-    while made < kills:
+    for target in sorted(chance.uniform(0, 1.15) * total for _ in range(kills)):
         come_to = progress(updates)
-        target = min(total, chance.uniform(come_to + 1, max(come_to + 2, 1.2 * total)))
         # Beyond the last update the log tells no more how far it is; importing alone takes a second or two.
         pause = chance.uniform(0, 0.15) if come_to < total else chance.uniform(1.5, 5.0)
-        if not kill_at(arguments, target, pause, log, updates):
+        if not kill_at(arguments, min(total, max(target, come_to + 1)), pause, log, updates):
             break
         made += 1
         frames.append(str(progress(updates)))

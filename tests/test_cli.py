@@ -6,6 +6,8 @@ import re
 import shutil
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from marl_tools import __version__
 from marl_tools.cli import main
@@ -256,6 +258,49 @@ def test_a_run_without_a_sound_checkpoint_is_a_wrong_call(run, capsys, command):
     assert "is not a readable checkpoint" in refused([command, run, "--trust"], capsys)
     checkpoint.unlink()
     assert f"no checkpoint at {checkpoint}" in refused([command, run, "--trust"], capsys)
+
+
+@pytest.mark.parametrize("command", ["evaluate", "record"])
+def test_a_checkpoint_of_another_env_is_refused_with_both_named(run, capsys, command):
+    config = json.loads((run / "config.json").read_text())
+    other = {**config, "env": "tests.envs_for_tests:Team", "env_kwargs": {"n": 2, "max_cycles": 5}}
+    (run / "config.json").write_text(json.dumps(other))
+    message = refused([command, run, "--trust"], capsys)
+    assert re.search(r"is of a team for film_v0, but its config\.json names team_v0", message)
+    (run / "config.json").write_text(json.dumps({**config, "env_kwargs": {"n": 3}}))
+    message = refused([command, run, "--trust"], capsys)
+    assert re.search(
+        r"film_v0 with other agents or spaces: agent_0, agent_1 with .* agent_0, agent_1, agent_2", message
+    )
+
+
+@pytest.mark.parametrize("command", ["evaluate", "record"])
+def test_a_checkpoint_of_another_version_is_refused_with_both_named(run, capsys, command):
+    checkpoint = run / "checkpoints" / "latest.safetensors"
+    state = {"schema": 77, "version": "9.9"}
+    save_file({"x": torch.ones(1)}, checkpoint, {"marl_tools": json.dumps(state)})
+    message = refused([command, run, "--trust"], capsys)
+    assert (
+        f"format 77, written by marl-tools 9.9; this is marl-tools {__version__}, which reads format 2"
+        in message
+    )
+
+
+def test_the_best_team_is_evaluated_when_asked_for(run, capsys):
+    assert call(["evaluate", run, "--checkpoint", "best", "--episodes", "2", "--trust"], capsys)[0] == 0
+    assert json.loads((run / "evaluation.json").read_text())["checkpoint"] == "best"
+    (run / "checkpoints" / "best.safetensors").unlink()
+    message = refused(["evaluate", run, "--checkpoint", "best", "--trust"], capsys)
+    assert "no update has been the best yet; use the latest" in message
+
+
+def test_an_env_whose_picture_raises_is_one_message(run, capsys, monkeypatch):
+    monkeypatch.setattr("tests.core.film.Film.render", lambda self: 1 / 0)
+    for grid in ([], ["--grid", "1x2"]):
+        code, out, err = call(["record", run, *grid, "--trust"], capsys)
+        assert code == 1
+        assert "marl-tools: tests.core.film:Film could not be filmed: ZeroDivisionError(" in err
+        assert "Traceback" not in out + err
 
 
 def test_a_damaged_run_folder_is_a_wrong_call(run, capsys):

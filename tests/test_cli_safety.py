@@ -122,6 +122,9 @@ def test_models_of_another_env_are_refused(shielded, tmp_path, capsys):
     run = shutil.copytree(shielded, tmp_path / "run")
     text = (run / "config.json").read_text()
     (run / "config.json").write_text(text.replace('"env_kwargs": {}', '"env_kwargs": {"n_agents": 3}'))
-    assert "car_2: use the settings" in refused(["evaluate", run], capsys)
+    message = refused(["evaluate", run], capsys)
+    assert re.search(
+        r"crossing with other agents or spaces: .*car_0, car_1, car_2 .*Use the env settings", message
+    )
     (run / "config.json").write_text(text.replace('"env_kwargs": {}', '"env_kwargs": {"slip": 0.0}'))
     assert "crossing" in refused(["evaluate", run], capsys)
