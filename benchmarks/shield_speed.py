@@ -116,12 +116,14 @@ def decisions(batch: int, repeats: int) -> list[str]:
             config = ShieldConfig(horizon=HORIZON, rule=rule, patience=patience)
             shield = TeamShield(["a", "b"], table.actions, config, num_envs=batch)
             shield.refresh(table)
-            likely = [rng.dirichlet(np.ones(5), batch) for _ in range(2)]
+            likely = rng.dirichlet(np.ones(5), (batch, 2))
             spent, noted, refused = [], [], 0
             for _ in range(repeats):
                 shield.begin(np.ones(batch, bool), rng.integers(0, table.num_keys, batch))
                 proposed = rng.integers(0, 5, (batch, 2))
-                took, decision = seconds(lambda p=proposed, s=shield, law=likely: s.decide(p, None, law))
+                took, decision = seconds(
+                    lambda p=proposed, s=shield, law=likely: s.decide(p, None, lambda *at: law[at])
+                )
                 spent.append(took)
                 noted.append(seconds(lambda d=decision, s=shield: s.notes(d))[0])
                 refused += int(decision.overridden.sum())

@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 
 from marl_tools.core.types import AgentID
 from marl_tools.safety.config import LEVELS, ShieldConfig
-from marl_tools.safety.rule import Look, Rule
+from marl_tools.safety.look import Look
+from marl_tools.safety.rule import Favour, Rule
 from marl_tools.safety.tables import RiskTables, slack_levels
 
 
@@ -41,7 +42,7 @@ class AgentShield:
 
     def restore_visits(self, visits: NDArray[np.int32]) -> None:
         """Take the counts (C, n) of a saved state."""
-        self.rule.count_keys(np.array([len(visits) - 2]))
+        self.rule.count_keys(len(visits) - 1)
         self.visits[: len(visits)] = visits
 
     def start(self, key_ids: NDArray[np.integer]) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
@@ -59,10 +60,10 @@ class AgentShield:
         return self.rule.look(self.slot, key_ids, k_left, slack)
 
     def safest(
-        self, look: Look, proposed: NDArray[np.integer], probabilities: NDArray[np.floating] | None = None
+        self, look: Look, proposed: NDArray[np.integer], favour: Favour | None = None
     ) -> NDArray[np.int64]:
         """See `Rule.safest`."""
-        return self.rule.safest(look, proposed, probabilities)
+        return self.rule.safest(look, proposed, favour)
 
     def always_admitted(self) -> NDArray[np.bool_]:
         """(K, n) actions that are played as proposed whatever slack and time are, as long as the tables stay as they are.

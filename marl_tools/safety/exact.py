@@ -162,7 +162,7 @@ def _played(
         if shield.config.action == "mask":
             mass = admitted.sum(1, keepdims=True)
             admitted /= np.where(mass > 0, mass, 1.0)
-        instead = shield.safest(look, np.full(len(live), -1), chosen)
+        instead = shield.safest(look, np.full(len(live), -1), chosen.__getitem__)
         chosen = admitted
         chosen[np.arange(len(live)), instead] += 1.0 - admitted.sum(1)
         if shield.config.rule == "ledger":

@@ -27,8 +27,8 @@ class Notebook:
         self._told = np.full((num_envs, 2 * len(self._agents)), np.inf)
         self._notes: dict[bytes, Note] = {}
 
-    def forget(self, envs: NDArray[np.bool_]) -> None:
-        """New episodes in these copies (E,): bound and slack are to be told again."""
+    def forget(self, envs: NDArray[np.intp]) -> None:
+        """New episodes in the copies ``envs`` (m,): bound and slack are to be told again."""
         self._told[envs] = np.inf
 
     def write(

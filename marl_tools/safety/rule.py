@@ -13,7 +13,8 @@ from marl_tools.core.counting import occurrence
 from marl_tools.core.errors import ConfigError
 from marl_tools.core.types import AgentID
 from marl_tools.safety.config import ShieldConfig
-from marl_tools.safety.store import TableStore
+from marl_tools.safety.look import Look
+from marl_tools.safety.store import TableStore, by_cell
 from marl_tools.safety.tables import slack_levels
 
 Fallback = Callable[[AgentID, NDArray[np.integer], NDArray[np.integer], NDArray[np.float64]], Any]
@@ -21,71 +22,21 @@ Fallback = Callable[[AgentID, NDArray[np.integer], NDArray[np.integer], NDArray[
 
 
 Who = int | NDArray[np.intp]
-"""Whose states are looked at: one agent's, by its slot in the tables, or (N,) the agent of each state."""
+"""Whose states are looked at: one agent's, by its slot in the tables, or the agent of each state."""
 
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """What the tables say about N states, each an agent at a key with some steps and slack left."""
-
-    store: TableStore
-    who: Who
-    rows: NDArray[np.intp]  # (N,) in the tables
-    k: NDArray[np.integer]  # (N,) steps that the tables are read at
-    value: NDArray[np.float64]  # (N,)
-    slack: NDArray[np.int32]  # (N,) levels
-    within: NDArray[np.bool_]  # (N,) the key can have safe actions at all
-
-    @property
-    def price(self) -> NDArray[np.int32]:
-        """(N, n) levels."""
-        return self._read(self.store.price).astype(np.int32)
-
-    @property
-    def lower(self) -> NDArray[np.float32]:
-        """(N, n) optimistic Q."""
-        assert self.store.lower is not None
-        return self._read(self.store.lower)
-
-    @property
-    def mean(self) -> NDArray[np.float32]:
-        """(N, n) posterior-mean Q."""
-        return self._read(self.store.mean)
-
-    @property
-    def safe(self) -> NDArray[np.bool_]:
-        """(N, n) actions that count as safe."""
-        return (self.price <= self.slack[:, None]) & self.within[:, None]
-
-    def price_of(self, actions: NDArray[np.integer]) -> NDArray[np.int32]:
-        """(N,) levels that one action a state costs."""
-        return self.store.price[self.who, self.k, self.rows, actions].astype(np.int32)
-
-    def __getitem__(self, index: NDArray[np.intp]) -> Look:
-        who = self.who if isinstance(self.who, int) else self.who[index]
-        return Look(
-            self.store,
-            who,
-            self.rows[index],
-            self.k[index],
-            self.value[index],
-            self.slack[index],
-            self.within[index],
-        )
-
-    def _read(self, table: NDArray) -> NDArray:
-        read = table[self.who, self.k, self.rows]
-        return read[:, : self.store.actions[self.who]] if isinstance(self.who, int) else read
+Favour = Callable[[NDArray[np.intp]], NDArray[np.floating]]
+"""``favour(states (m,))`` gives the policy's own probabilities (m, n) of all actions in some of N states; asked at ties only."""
 
 
 @dataclass(slots=True)
 class Verdict:
-    """What one agent plays in N states."""
+    """What is played in N states, and what it costs."""
 
     executed: NDArray[np.int64]
     overridden: NDArray[np.bool_]
     fallback: NDArray[np.bool_]
     unverified: NDArray[np.bool_]
+    price: NDArray[np.int32]  # levels
 
 
 class Rule:
@@ -96,6 +47,8 @@ class Rule:
     evaluation they are refused. What is refused is replaced by the action of least Q; ties go to the least
     posterior-mean risk, then to the likeliest action of the policy. Keys without an id share one count of plays.
 
+    `decide` and `offer` take the states of all agents in E copies, (E * A,), copy by copy; their keys are (E,).
+
     ``visits`` (A, C, n) counts the plays of UNKNOWN actions; a key's row is its id + 1, and C grows with the keys.
     """
 
@@ -104,29 +57,35 @@ class Rule:
         self.visits = np.zeros((len(agents), 1, store.price.shape[-1]), np.int32)
 
     def start(self, who: Who, key_ids: NDArray[np.integer]) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        """Slack (N,) in levels and bound (N,) of episodes that start at these keys; NaN where the rule bounds nothing."""
+        """Slack in levels and bound of episodes that start at these keys; NaN where the rule bounds nothing.
+
+        ``who`` and the keys broadcast, and so the two are shaped.
+        """
+        value = self.store.value.take(self.store.cells(who, self.store.horizon, key_ids))
         if self.config.rule == "step":
-            return np.zeros(len(key_ids), np.int32), np.full(len(key_ids), np.nan)
-        value = self.store.value[who, -1, self.store.rows(key_ids)]
+            return np.zeros(value.shape, np.int32), np.full(value.shape, np.nan)
         slack = slack_levels(self.config.max_risk - value, self.config.level)
         return slack, np.maximum(self.config.max_risk, value)
 
     def steps_ahead(self, k_left: NDArray[np.integer]) -> NDArray[np.integer]:
-        """Steps (N,) that the rule reads the tables at with ``k_left`` (N,) left."""
+        """Steps that the rule reads the tables at with ``k_left`` left."""
         return k_left if self.config.rule == "ledger" else np.full_like(k_left, self.config.step_horizon)
 
     def look(
         self, who: Who, key_ids: NDArray[np.integer], k_left: NDArray[np.integer], slack: NDArray[np.int32]
     ) -> Look:
-        """Read the tables. The step rule looks ``step_horizon`` ahead and has what ``max_risk`` leaves there as slack."""
-        config, rows = self.config, self.store.rows(key_ids)
-        k = self.steps_ahead(k_left)
-        value = self.store.value[who, k, rows]
-        room = np.floor((config.max_risk - value) / config.level + 1e-9)
-        if config.rule == "step":
-            slack = np.maximum(room, 0).astype(np.int32)
-        within = room >= slack if config.over_budget == "fallback" else np.ones(len(rows), bool)
-        return Look(self.store, who, rows, k, value, slack, within)
+        """Read the tables at states whose parts broadcast to one shape; they are flat then, (N,).
+
+        The step rule looks ``step_horizon`` ahead and has what ``max_risk`` leaves there as slack.
+        """
+        config, store = self.config, self.store
+        cells = store.cells(who, self.steps_ahead(k_left), key_ids).ravel()
+        value = store.value.take(cells)
+        room = (config.max_risk - value) / config.level + 1e-9
+        slack = slack.ravel() if config.rule == "ledger" else np.maximum(np.floor(room), 0).astype(np.int32)
+        within = room >= slack if config.over_budget == "fallback" else np.ones(len(cells), bool)
+        size = store.actions[who] if isinstance(who, int) else max(store.actions)
+        return Look(store, size, cells, value, slack, within)
 
     def decide(
         self,
@@ -134,8 +93,8 @@ class Rule:
         look: Look,
         proposed: NDArray[np.integer],
         *,
-        active: NDArray[np.bool_] | None = None,
-        probabilities: NDArray[np.floating] | None = None,
+        active: NDArray[np.bool_],
+        favour: Favour | None = None,
         legal: NDArray[np.bool_] | None = None,
         fallback: Fallback | None = None,
     ) -> Verdict:
@@ -145,29 +104,33 @@ class Rule:
             ConfigError: a user's fallback returned something else than one action a state.
         """
         executed = np.array(proposed, np.int64)
-        unverified, fell_back = np.zeros((2, len(executed)), bool)
-        refused = ~((look.price_of(proposed) <= look.slack) & look.within)
-        if active is not None:
-            refused &= active
-        index = np.flatnonzero(refused)
+        overridden, fell_back, unverified = np.zeros((3, len(executed)), bool)
+        price = look.price_of(executed)
+        index = np.flatnonzero(((price > look.slack) | ~look.within) & active)
         if len(index) and self.config.patience:
-            allowed = self._try(key_ids[index], look[index], executed[index])
+            allowed = self._try(key_ids, look, index, executed.take(index))
             unverified[index[allowed]] = True
             index = index[~allowed]
         if len(index):
-            here = look[index]
+            here, before = look[index], executed.take(index)
             usable = None if legal is None else legal[index]
-            likely = None if probabilities is None else probabilities[index]
-            executed[index] = self.safest(here, executed[index], likely, usable)
-            safe = here.safe if usable is None else here.safe & usable
-            lost = index[~safe.any(1)]
-            fell_back[lost] = True
+            among = None if favour is None else lambda tied: favour(index[tied])
+            chosen = self.safest(here, before, among, usable)
+            # The safest action of all is free.
+            safe = here.within if usable is None else (here.safe & usable).any(1)
+            lost = np.flatnonzero(~safe)
             if fallback is not None and len(lost):
-                executed[lost] = self._ask(fallback, key_ids[lost], proposed[lost], look[lost])
-        return Verdict(executed, executed != proposed, fell_back, unverified)
+                chosen[lost] = self._ask(fallback, key_ids, index[lost], before[lost], here[lost])
+            executed[index], price[index] = chosen, here.price_of(chosen)
+            overridden[index], fell_back[index] = chosen != before, ~safe
+        return Verdict(executed, overridden, fell_back, unverified, price)
 
     def offer(
-        self, key_ids: NDArray[np.integer], look: Look, legal: NDArray[np.bool_] | None = None
+        self,
+        key_ids: NDArray[np.integer],
+        look: Look,
+        favour: Favour | None = None,
+        legal: NDArray[np.bool_] | None = None,
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
         """For masked policies: admitted actions (N, n), those of them that are unverified (N, n), and fallbacks (N,).
 
@@ -176,10 +139,9 @@ class Rule:
         admitted = look.safe
         unverified = np.zeros_like(admitted)
         if self.config.patience:
-            self.count_keys(key_ids)
-            waiting = self.visits[look.who, np.asarray(key_ids, np.intp) + 1] < self.config.patience
-            waiting = waiting[:, : admitted.shape[1]]
-            unverified = self.unknown(look) & waiting
+            who, keys = self._whose(key_ids, np.arange(len(admitted)))
+            self.count_keys(int(key_ids.max()) + 1)
+            unverified = self.unknown(look) & (self.visits[who, keys + 1] < self.config.patience)
         if legal is not None:
             admitted, unverified = admitted & legal, unverified & legal
         admitted = admitted | unverified
@@ -187,7 +149,8 @@ class Rule:
         lost = np.flatnonzero(fell_back)
         if len(lost):
             usable = None if legal is None else legal[lost]
-            admitted[lost, self.safest(look[lost], np.full(len(lost), -1), None, usable)] = True
+            among = None if favour is None else lambda tied: favour(lost[tied])
+            admitted[lost, self.safest(look[lost], np.full(len(lost), -1), among, usable)] = True
         return admitted, unverified, fell_back
 
     def unknown(self, look: Look) -> NDArray[np.bool_]:
@@ -199,50 +162,82 @@ class Rule:
         self,
         look: Look,
         proposed: NDArray[np.integer],
-        probabilities: NDArray[np.floating] | None = None,
+        favour: Favour | None = None,
         legal: NDArray[np.bool_] | None = None,
     ) -> NDArray[np.int64]:
-        """(N,) the replacement; without the policy's probabilities the last tie goes to the proposal, if it takes part."""
-        price = look.price if legal is None else np.where(legal, look.price, np.iinfo(np.int32).max)
+        """(N,) the replacement. The last tie goes to the policy's likeliest action, the first of several.
+
+        Where nobody can say which that is, it goes to the proposal, if it takes part.
+        """
+        price = look.price
+        if legal is not None:
+            price = np.where(legal, price, np.iinfo(np.int32).max)
         best = price == price.min(1, keepdims=True)
         mean = np.where(best, look.mean, np.inf)
         best = mean <= mean.min(1, keepdims=True) + 1e-6
-        liked = proposed[:, None] == np.arange(best.shape[1]) if probabilities is None else probabilities
-        return np.where(best, liked, -1.0).argmax(1)
+        if favour is None:
+            return np.where(best, proposed[:, None] == np.arange(best.shape[1]), -1).argmax(1)
+        tied = np.flatnonzero(best.sum(1) > 1)
+        chosen = best.argmax(1)
+        if len(tied):
+            chosen[tied] = np.where(best[tied], favour(tied), -1.0).argmax(1)
+        return chosen
 
-    def count(self, who: Who, key_ids: NDArray[np.integer], actions: NDArray[np.integer]) -> None:
-        """Add plays of UNKNOWN actions."""
-        np.add.at(self.visits.reshape(-1), self._places(who, key_ids, actions), 1)
+    def count(
+        self, key_ids: NDArray[np.integer], states: NDArray[np.intp], actions: NDArray[np.integer]
+    ) -> None:
+        """Add plays of UNKNOWN actions (m,) in some of the states."""
+        np.add.at(self.visits.reshape(-1), self._places(key_ids, states, actions), 1)
 
-    def _try(self, key_ids: NDArray[np.integer], look: Look, actions: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def count_keys(self, number: int) -> None:
+        """Make room in the counts for the first ``number`` keys."""
+        missing = number + 1 - self.visits.shape[1]
+        if missing > 0:
+            more = max(missing, self.visits.shape[1] // 2)
+            room = np.zeros((len(self.visits), more, self.visits.shape[2]), np.int32)
+            self.visits = np.concatenate([self.visits, room], axis=1)
+
+    def _try(
+        self,
+        key_ids: NDArray[np.integer],
+        look: Look,
+        states: NDArray[np.intp],
+        actions: NDArray[np.int64],
+    ) -> NDArray[np.bool_]:
         """Which refused proposals (m,) are UNKNOWN and still within patience, counted one after the other."""
-        theta = look.value + look.slack * self.config.level
-        lower = self.store.lower
-        assert lower is not None
+        assert self.store.lower is not None
+        theta = look.value.take(states) + look.slack.take(states) * self.config.level
         # Refused, hence not SAFE: what is left is to be UNSAFE.
-        unknown = np.flatnonzero(lower[look.who, look.k, look.rows, actions] <= theta)
-        allowed = np.zeros(len(actions), bool)
+        allowed = by_cell(self.store.lower)[look.cells.take(states), actions] <= theta
+        unknown = np.flatnonzero(allowed)
         if len(unknown):
-            keys, who, tried = key_ids[unknown], look[unknown].who, actions[unknown]
-            at = self._places(who, keys, tried)
-            visits = self.visits.reshape(-1)
-            waits = visits[at] < self.config.patience
+            at = self._places(key_ids, states[unknown], actions[unknown])
+            visits, patience = self.visits.reshape(-1), self.config.patience
+            seen = visits.take(at)
+            waits = seen < patience
             if waits.any():
-                waits &= visits[at] + occurrence(at) < self.config.patience
-                allowed[unknown] = waits
+                # Only counts near the end can be overrun within one step.
+                if (seen[waits].max() + len(seen)) > patience:
+                    waits &= seen + occurrence(at) < patience
                 np.add.at(visits, at, waits)
+            allowed[unknown] = waits
         return allowed
 
     def _ask(
-        self, fallback: Fallback, key_ids: NDArray[np.integer], proposed: NDArray[np.integer], look: Look
+        self,
+        fallback: Fallback,
+        key_ids: NDArray[np.integer],
+        states: NDArray[np.intp],
+        proposed: NDArray[np.integer],
+        look: Look,
     ) -> NDArray[np.int64]:
-        who = np.broadcast_to(look.who, key_ids.shape)
+        who, keys = self._whose(key_ids, states)
         q = look.value[:, None] + look.price * self.config.level
-        chosen = np.empty(len(key_ids), np.int64)
+        chosen = np.empty(len(keys), np.int64)
         for slot in np.unique(who).tolist():
             at, limit, name = who == slot, self.store.actions[slot], self.agents[slot]
-            actions = np.asarray(fallback(name, key_ids[at], proposed[at], q[at, :limit]))
-            fits = actions.shape == key_ids[at].shape and actions.dtype.kind in "iu"
+            actions = np.asarray(fallback(name, keys[at], proposed[at], q[at, :limit]))
+            fits = actions.shape == keys[at].shape and actions.dtype.kind in "iu"
             if not fits or (actions < 0).any() or (actions >= limit).any():
                 raise ConfigError(
                     f"the fallback of agent {name!r} returned {actions!r}: it must return {np.count_nonzero(at)} whole "
@@ -251,18 +246,18 @@ class Rule:
             chosen[at] = actions
         return chosen
 
-    def _places(
-        self, who: Who, key_ids: NDArray[np.integer], actions: NDArray[np.integer]
-    ) -> NDArray[np.intp]:
-        """Places (N,) of the counts of these plays in the flat ``visits``."""
-        self.count_keys(key_ids)
-        _, keys, size = self.visits.shape
-        return (who * keys + np.asarray(key_ids, np.intp) + 1) * size + actions
+    def _whose(
+        self, key_ids: NDArray[np.integer], states: NDArray[np.intp]
+    ) -> tuple[NDArray[np.intp], NDArray[np.integer]]:
+        """Agents and keys (m,) of some of the states."""
+        env, who = np.divmod(states, len(self.agents))
+        return who, key_ids.take(env)
 
-    def count_keys(self, key_ids: NDArray[np.integer]) -> None:
-        """Make room in the counts for all these keys."""
-        missing = int(np.max(key_ids, initial=-1)) + 2 - self.visits.shape[1]
-        if missing > 0:
-            more = max(missing, self.visits.shape[1] // 2)
-            room = np.zeros((len(self.visits), more, self.visits.shape[2]), np.int32)
-            self.visits = np.concatenate([self.visits, room], axis=1)
+    def _places(
+        self, key_ids: NDArray[np.integer], states: NDArray[np.intp], actions: NDArray[np.integer]
+    ) -> NDArray[np.intp]:
+        """Places (m,) of the counts of these plays in the flat ``visits``."""
+        who, keys = self._whose(key_ids, states)
+        self.count_keys(int(keys.max(initial=-1)) + 1)
+        _, rows, size = self.visits.shape
+        return (who * rows + keys + 1) * size + actions

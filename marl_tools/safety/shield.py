@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,13 +14,15 @@ from marl_tools.core.transitions import TransitionTable
 from marl_tools.core.types import AgentID
 from marl_tools.safety.agent import AgentShield
 from marl_tools.safety.config import ShieldConfig
+from marl_tools.safety.look import Look
 from marl_tools.safety.notes import Note, Notebook
 from marl_tools.safety.rows import Opponents
-from marl_tools.safety.rule import Fallback, Look, Rule, Verdict
+from marl_tools.safety.rule import Fallback, Favour, Rule, Verdict
 from marl_tools.safety.shaping import Shaping
 from marl_tools.safety.store import TableStore
 
-Probabilities = Sequence[NDArray[np.floating] | None] | None
+Probabilities = Callable[[NDArray[np.intp], NDArray[np.intp]], NDArray[np.floating]]
+"""``probabilities(copies (m,), agents (m,))`` gives the policy's own (m, n), n being the most actions of any agent."""
 Legal = Sequence[NDArray[np.bool_] | None] | None
 
 
@@ -76,7 +78,7 @@ class TeamShield:
             AgentShield(name, index, size, config, self.rule)
             for index, (name, size) in enumerate(zip(self.agents, self.actions, strict=True))
         ]
-        self._who = np.tile(np.arange(len(self.agents)), num_envs)
+        self._who = np.arange(len(self.agents))
         self.key_ids = np.full(num_envs, -1, np.int64)
         self.k_left = np.full(num_envs, config.horizon, np.int64)
         self.slack = np.zeros((num_envs, len(self.agents)), np.int32)
@@ -89,47 +91,48 @@ class TeamShield:
 
     def begin(self, envs: NDArray[np.bool_], key_ids: NDArray[np.integer]) -> None:
         """Start an episode in the copies ``envs`` (E,), at ``key_ids`` (E,); -1 is a key without an id."""
-        self.key_ids[envs] = key_ids[envs]
-        self.k_left[envs] = self.config.horizon
-        self._open_ledgers(envs)
-        self._notebook.forget(envs)
+        self._begin(np.flatnonzero(envs), key_ids)
 
     def decide(
         self,
         proposed: NDArray[np.integer],
         active: NDArray[np.bool_] | None = None,
-        probabilities: Probabilities = None,
+        probabilities: Probabilities | None = None,
         legal: Legal = None,
     ) -> Decision:
         """Override what the policies propose (E, A) where the rule refuses it, and pay for what is executed.
 
-        ``probabilities[i]`` (E, n_i) are the policy's own, for ties; ``legal[i]`` (E, n_i) what the env allows.
+        ``probabilities`` is asked where two replacements are equally good; ``legal[i]`` (E, n_i) is what the env allows.
 
         Raises:
             ConfigError: the shield masks; call `masks` and `play`.
         """
         self._expect("override")
         active = np.ones(self.slack.shape, bool) if active is None else active
-        look = self._look()
         verdict = self.rule.decide(
-            self._each(self.key_ids),
-            look,
+            self.key_ids,
+            self._look(),
             proposed.ravel(),
             active=active.ravel(),
-            probabilities=self._flat(probabilities),
+            favour=self._favour(probabilities),
             legal=self._flat(legal),
             fallback=self.fallback,
         )
-        return self._commit(proposed, active, look, verdict)
+        return self._commit(proposed, active, verdict)
 
-    def masks(self, legal: Legal = None) -> list[NDArray[np.bool_]]:
+    def masks(
+        self, legal: Legal = None, probabilities: Probabilities | None = None
+    ) -> list[NDArray[np.bool_]]:
         """Per agent (E, n_i) the actions that its policy may sample from; hand what it sampled to `play`.
+
+        Where nothing is safe that is the one action that `decide` would play.
 
         Raises:
             ConfigError: the shield overrides; call `decide`.
         """
         self._expect("mask")
-        self._offers = self.rule.offer(self._each(self.key_ids), self._look(), self._flat(legal))
+        favour = self._favour(probabilities)
+        self._offers = self.rule.offer(self.key_ids, self._look(), favour, self._flat(legal))
         admitted = self._offers[0].reshape(*self.slack.shape, -1)
         return [admitted[:, index, :size] for index, size in enumerate(self.actions)]
 
@@ -154,23 +157,26 @@ class TeamShield:
                 "masks()."
             )
         tried = acts & unverified[chosen]
-        self.rule.count(self._who[tried], self._each(self.key_ids)[tried], actions[tried])
+        at = np.flatnonzero(tried)
+        self.rule.count(self.key_ids, at, actions[at])
         self._offers = None
-        verdict = Verdict(actions, np.zeros(len(actions), bool), lost & acts, tried)
-        return self._commit(sampled, active, self._look(), verdict)
+        price = self._look().price_of(actions)
+        verdict = Verdict(actions, np.zeros(len(actions), bool), lost & acts, tried, price)
+        return self._commit(sampled, active, verdict)
 
     def observe(self, key_ids: NDArray[np.integer], done: NDArray[np.bool_]) -> None:
         """Take in the keys (E,) to act on next; copies that are ``done`` begin a new episode there."""
         self.k_left -= 1
         self.key_ids[:] = key_ids
-        again = (self.k_left == 0) & ~done
-        if again.any():
+        new = np.flatnonzero(done)
+        if len(new):
+            self._begin(new, key_ids)
+        again = np.flatnonzero(self.k_left == 0)
+        if len(again):
             self.k_left[again] = self.config.horizon
             before = self.bounds[again]
             self._open_ledgers(again)
             self.bounds[again] = np.minimum(1.0, before + self.bounds[again])
-        if done.any():
-            self.begin(done, key_ids)
 
     def refresh(self, table: TransitionTable, floors: Opponents = None, guesses: Opponents = None) -> int:
         """Bring the tables up to date between two steps; returns how many (key, k) were computed, all agents together.
@@ -289,9 +295,18 @@ class TeamShield:
             shield._shaping.potential = np.stack(potentials)
         return shield
 
-    def _each(self, per_env: NDArray[Any]) -> NDArray[Any]:
-        """(E * A,) from (E,): as states are laid out for the rule."""
-        return np.repeat(per_env, len(self.agents))
+    def _begin(self, envs: NDArray[np.intp], key_ids: NDArray[np.integer]) -> None:
+        """Start episodes in the copies ``envs`` (m,)."""
+        self.key_ids[envs] = key_ids[envs]
+        self.k_left[envs] = self.config.horizon
+        self._open_ledgers(envs)
+        self._notebook.forget(envs)
+
+    def _favour(self, probabilities: Probabilities | None) -> Favour | None:
+        """The same as asked by the rule, whose states lie copy by copy."""
+        if probabilities is None:
+            return None
+        return lambda states: probabilities(*np.divmod(states, len(self.agents)))
 
     def _flat(self, per_agent: Sequence[NDArray[Any] | None] | None) -> NDArray[Any] | None:
         """(E * A, n) from arrays per agent; an agent without one has anything alike."""
@@ -304,30 +319,24 @@ class TeamShield:
         return flat.reshape(-1, flat.shape[2])
 
     def _look(self) -> Look:
-        return self.rule.look(
-            self._who, self._each(self.key_ids), self._each(self.k_left), self.slack.ravel()
-        )
+        """All states, copy by copy."""
+        return self.rule.look(self._who, self.key_ids[:, None], self.k_left[:, None], self.slack)
 
-    def _open_ledgers(self, envs: NDArray[np.bool_]) -> None:
-        """Slack and bounds of new ledgers in the copies (E,), where they stand."""
-        keys = self._each(self.key_ids[envs])
-        slack, bounds = self.rule.start(self._who[: len(keys)], keys)
-        self.slack[envs] = slack.reshape(-1, len(self.agents))
-        self.bounds[envs] = bounds.reshape(-1, len(self.agents))
+    def _open_ledgers(self, envs: NDArray[np.intp]) -> None:
+        """Slack and bounds of new ledgers in the copies ``envs`` (m,), where they stand."""
+        self.slack[envs], self.bounds[envs] = self.rule.start(self._who, self.key_ids[envs, None])
 
     def _values(self) -> NDArray[np.float64]:
         """(E, A) V of each agent where its copy stands."""
-        store, agents = self.rule.store, np.arange(len(self.agents))
-        return store.value[agents, self.k_left[:, None], store.rows(self.key_ids)[:, None]]
+        store = self.rule.store
+        return store.value.take(store.cells(self._who, self.k_left[:, None], self.key_ids[:, None]))
 
-    def _commit(
-        self, proposed: NDArray[np.integer], active: NDArray[np.bool_], look: Look, verdict: Verdict
-    ) -> Decision:
+    def _commit(self, proposed: NDArray[np.integer], active: NDArray[np.bool_], verdict: Verdict) -> Decision:
         """Pay for what is executed. An action beyond the slack, or an unverified one, ends the episode's bound."""
         shape = self.slack.shape
         unverified = verdict.unverified.reshape(shape)
         if self.config.rule == "ledger":
-            price = np.where(active, look.price_of(verdict.executed).reshape(shape), 0)
+            price = np.where(active, verdict.price.reshape(shape), 0)
             self.bounds[(price > self.slack) | unverified] = np.nan
             self.slack = np.maximum(0, self.slack - price)
         return Decision(

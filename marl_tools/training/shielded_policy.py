@@ -237,7 +237,7 @@ def _explain_agent(index: int, decision: Decision, slack: int, shielded: Shielde
         "V": value,
         "price": float(price[proposed]),
         "slack": float(look.slack[0]) * team.config.level,
-        "steps left": int(look.k[0]),
+        "steps left": int(rule.steps_ahead(decision.k_left)[0]),
         "draws proposed": int(draws[0]),
         "draws executed": int(draws[1]),
         "tried unknown": team.shield.shields[index].tried(int(decision.key_ids[0]), proposed),

@@ -129,10 +129,20 @@ def test_shielded_probabilities_agree_with_playing_the_shield(rule, action):
     for _ in range(horizon):
         active = ~model.ended[key]
         laws = [policy[key] for policy in policies]
+
+        def probabilities(copies, agents, laws=laws):
+            table = np.zeros((len(copies), max(team.actions)))
+            for agent, law in enumerate(laws):
+                table[agents == agent, : law.shape[1]] = law[copies[agents == agent]]
+            return table
+
         if action == "mask":
-            laws = [law * mask for law, mask in zip(laws, shield.masks(), strict=True)]
+            masks = shield.masks(probabilities=probabilities)
+            laws = [law * mask for law, mask in zip(laws, masks, strict=True)]
         chosen = np.stack([drawn(law, rng) for law in laws], 1)
-        decision = shield.play(chosen, active) if action == "mask" else shield.decide(chosen, active, laws)
+        decision = (
+            shield.play(chosen, active) if action == "mask" else shield.decide(chosen, active, probabilities)
+        )
         played = np.where(active, decision.executed, team.actions)
         joint = joint_index(team.actions, played)
         over = ~active.any(1)

@@ -137,7 +137,7 @@ def test_the_replacement_has_least_q_then_least_mean_then_the_policys_favour(
     mean, probabilities, proposed, executed
 ):
     shield = shield_on(cliff(0.3, 0.3, 0.3, 0.9, mean=mean), horizon=1)
-    likely = None if probabilities is None else [np.array([probabilities])]
+    likely = None if probabilities is None else lambda copies, agents: np.array([probabilities])
     assert propose(shield, proposed, probabilities=likely).executed[0, 0] == executed
 
 
@@ -239,13 +239,16 @@ def test_decisions_in_a_batch_equal_decisions_one_by_one(rule, over_budget):
     batch.k_left[:] = rng.integers(1, 7, copies)
     slack = batch.slack.copy()
     proposed = np.stack([rng.integers(0, 3, copies), rng.integers(0, 2, copies)], 1)
-    likely = [rng.dirichlet(np.ones(n), copies) for n in (3, 2)]
-    decision = batch.decide(proposed, probabilities=likely)
+    likely = np.zeros((copies, 2, 3))
+    likely[:, 0], likely[:, 1, :2] = (rng.dirichlet(np.ones(n), copies) for n in (3, 2))
+    decision = batch.decide(proposed, probabilities=lambda copies, agents: likely[copies, agents])
     kinds = np.zeros(3, int)
     for env in range(copies):
         single.begin(np.ones(1, bool), keys[env : env + 1])
         single.slack[:], single.k_left[:] = slack[env], batch.k_left[env]
-        one = single.decide(proposed[env : env + 1], probabilities=[law[env : env + 1] for law in likely])
+        one = single.decide(
+            proposed[env : env + 1], probabilities=lambda _, agents, env=env: likely[env, agents]
+        )
         for name in ("executed", "overridden", "fallback", "unverified"):
             np.testing.assert_array_equal(getattr(one, name)[0], getattr(decision, name)[env], err_msg=name)
         np.testing.assert_array_equal(single.slack[0], batch.slack[env])
