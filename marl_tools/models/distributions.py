@@ -54,6 +54,7 @@ __all__ = [
     "SquashedNormal",
     "action_distribution",
     "check_action_pdtype",
+    "choice_probabilities",
     "get_action_pd_cls",
     "get_action_type",
     "mask_logits",
@@ -183,6 +184,13 @@ ACTION_PDS: Mapping[ActionType, tuple[str, ...]] = {
     kind: tuple(cls.__name__ for cls in classes) for kind, classes in _CLASSES.items()
 }
 """The names that ``action_pdtype`` can have for each type of action space; the first is the default."""
+
+
+def choice_probabilities(distribution: ActionDistribution, params: Tensor) -> Tensor:
+    """Probabilities (..., n) of all choices, of a distribution over one choice out of n."""
+    n = distribution.outputs
+    every = torch.arange(n).expand(*params.shape[:-1], n)
+    return distribution.log_prob(params.unsqueeze(-2).expand(*every.shape, n), every).exp()
 
 
 def action_distribution(spaces: AgentSpaces, action_pdtype: str | None = None) -> ActionDistribution:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from marl_tools.core.transitions import TransitionTable
 from marl_tools.core.types import AgentID
 from marl_tools.safety.agent import AgentShield
 from marl_tools.safety.config import ShieldConfig
+from marl_tools.safety.decision import Decision
 from marl_tools.safety.look import Look
 from marl_tools.safety.notes import Note, Notebook
 from marl_tools.safety.rows import Opponents
@@ -24,20 +24,6 @@ from marl_tools.safety.store import TableStore
 Probabilities = Callable[[NDArray[np.intp], NDArray[np.intp]], NDArray[np.floating]]
 """``probabilities(copies (m,), agents (m,))`` gives the policy's own (m, n), n being the most actions of any agent."""
 Legal = Sequence[NDArray[np.bool_] | None] | None
-
-
-@dataclass(slots=True, kw_only=True)
-class Decision:
-    """One step of E copies and A agents; rows of agents that do not act are False, and played as proposed."""
-
-    key_ids: NDArray[np.int64]  # (E,)
-    k_left: NDArray[np.int64]  # (E,)
-    active: NDArray[np.bool_]  # (E, A) and so are all below
-    proposed: NDArray[np.int64]
-    executed: NDArray[np.int64]
-    overridden: NDArray[np.bool_]
-    fallback: NDArray[np.bool_]
-    unverified: NDArray[np.bool_]
 
 
 class TeamShield:

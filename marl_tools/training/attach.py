@@ -146,6 +146,8 @@ class _Function:
 
     def __init__(self, function: PlainPolicy) -> None:
         self._function = function
+        if hasattr(function, "probabilities"):
+            self.probabilities = function.probabilities  # pyright: ignore[reportFunctionMemberAccess]
         parameters = inspect.signature(function).parameters.values()
         positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         self._takes_infos = len(positional) > 1 or any(p.kind is p.VAR_POSITIONAL for p in parameters)

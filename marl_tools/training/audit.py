@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from marl_tools.core.bounds import ppr_interval, rank_level
 from marl_tools.core.transitions import Key, TransitionTable, joint_choices, joint_index
-from marl_tools.safety.shield import Decision
+from marl_tools.safety.decision import Decision
 
 if TYPE_CHECKING:
     from marl_tools.training.shielding import ShieldedTeam

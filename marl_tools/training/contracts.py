@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,6 +27,15 @@ class Actor(Protocol):
         """Sampled actions and their log-probabilities; ``noise`` holds what `noise` gave for these rows."""
         ...
 
+    def probabilities(
+        self, obs: NDArray[Any], agents: NDArray[np.intp], mask: NDArray[np.bool_] | None
+    ) -> NDArray[np.floating]:
+        """Probabilities (m, n) of all choices, row k being of agent ``agents[k]`` in the group; draws nothing.
+
+        Asked for by a guard alone, of teams that choose one out of n.
+        """
+        ...
+
 
 class Critic(Protocol):
     """What `GroupRollout.evaluate` asks of a value function."""
@@ -40,6 +49,10 @@ class Critic(Protocol):
         ...
 
 
+Probabilities = Callable[[str, NDArray[np.intp], NDArray[np.intp]], NDArray[np.floating]]
+"""``probabilities(group, copies (m,), agents (m,))``: what the policies make of those rows of the step, (m, choices)."""
+
+
 class Guard(Protocol):
     """What stands between the policies and the envs; `training.shielding.ShieldedTeam` is one."""
 
@@ -50,18 +63,22 @@ class Guard(Protocol):
         """Take in the first step of the envs, or of some copies (E,) of them."""
         ...
 
-    def masks(self, step: VectorStep) -> Mapping[str, NDArray[np.bool_]]:
+    def masks(self, step: VectorStep, probabilities: Probabilities) -> Mapping[str, NDArray[np.bool_]]:
         """What each group may sample from, (E, A, choices); asked for if `masks_actions`."""
         ...
 
     def execute(
-        self, step: VectorStep, proposals: Mapping[str, NDArray[Any]]
+        self, step: VectorStep, proposals: Mapping[str, NDArray[Any]], probabilities: Probabilities
     ) -> tuple[Mapping[str, NDArray[Any]], Sequence[Mapping[str, Any]]]:
         """The actions to play, and notes for the episode logs."""
         ...
 
-    def observe(self, step: VectorStep) -> Mapping[str, NDArray[np.float64]]:
-        """What is added to the rewards (E, A) of each group."""
+    def observe(self, step: VectorStep) -> None:
+        """Take in what the last actions led to."""
+        ...
+
+    def shaping(self, steps: int) -> Mapping[str, NDArray[np.float64]]:
+        """What is added to the rewards (T, E, A) of each group in the last ``steps`` steps, the whole rollout."""
         ...
 
 

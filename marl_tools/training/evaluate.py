@@ -22,7 +22,8 @@ class Policy(Protocol):
     """Anything that plays: a `TeamPolicy`, a `RandomPolicy`, a user's own function with a ``seed`` method.
 
     A policy that has to know its env has a ``begin(env)`` as well, called after each reset, and an
-    ``observe(terminations, infos)``, called after each step.
+    ``observe(terminations, infos)``, called after each step. One that has a ``probabilities(observations, infos)``, (n,) an
+    agent, is asked for them by a shield that has equally good actions to choose from.
     """
 
     def seed(self, seed: int) -> None: ...

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -17,17 +17,15 @@ from torch import Tensor
 
 from marl_tools.core.errors import ConfigError, NonFiniteError
 from marl_tools.core.spaces import AgentGroup
-from marl_tools.models.backprop import passes_of
 from marl_tools.models.networks import ActorCritic
 from marl_tools.models.weights import LaneWeights
+from marl_tools.training.actor import LaneActor
 from marl_tools.training.batches import (
     FlatRollout,
     LaneCritic,
     Minibatch,
-    from_lanes,
     lane_rows,
     pad,
-    to_lanes,
 )
 from marl_tools.training.ops import explained_variance, gae
 from marl_tools.training.rollout import GroupRollout
@@ -50,7 +48,7 @@ class Estimate(NamedTuple):
     returns: NDArray[np.float32]
 
 
-class GroupLearner:
+class GroupLearner(LaneActor):
     """One group's networks and their optimiser: a lane shared by all agents, or a lane an agent."""
 
     def __init__(
@@ -62,50 +60,26 @@ class GroupLearner:
         generator: torch.Generator,
         rng: np.random.Generator,
     ) -> None:
-        self.group, self.config = group, config
-        self.lanes = 1 if config.share == "group" else len(group.agents)
-        self.network = ActorCritic(
+        network = ActorCritic(
             group.spaces,
-            self.lanes,
+            1 if config.share == "group" else len(group.agents),
             config.network,
             critics=critics,
             normalise_observations=config.normalise_observations,
             action_pdtype=config.action_pdtype,
             generator=generator,
         )
-        if not self.network.distribution.trainable:
+        if not network.distribution.trainable:
             raise ConfigError(
                 f"action_pdtype={config.action_pdtype!r} has no gradient to learn from: train with 'default', and let "
                 "load_policy(run, deterministic=True) play the most likely actions"
             )
-        self.weights, self.passes = LaneWeights(self.network), passes_of(self.network)
+        super().__init__(group, network, generator)
+        self.config, self.rng, self.weights = config, rng, LaneWeights(network)
         self.optimiser = torch.optim.Adam(
             [self.weights.matrix], lr=config.learning_rate, eps=1e-5, fused=True
         )
-        self.critics = {name: LaneCritic(self.network, name) for name in critics}
-        self.generator, self.rng = generator, rng
-
-    def noise(self, steps: int, envs: int) -> NDArray[np.float32] | None:
-        """Chance for `act` over ``steps`` steps, (T, E, A, ...); None where `act` draws for itself."""
-        noise = self.passes.noise((steps, envs, len(self.group.agents)), self.generator)
-        return None if noise is None else noise.numpy()
-
-    @torch.inference_mode()
-    def act(
-        self,
-        obs: NDArray[Any],
-        mask: NDArray[np.bool_] | None,
-        noise: NDArray[np.float32] | None = None,
-    ) -> tuple[NDArray[Any], NDArray[np.float32]]:
-        """Sampled actions (E, A, ...) and their log-probabilities (E, A)."""
-        lanes, agents = self.lanes, len(self.group.agents)
-        actions, log_probs = self.passes.act(
-            self.passes.prepare(to_lanes(obs, lanes)),
-            None if mask is None else to_lanes(mask, lanes),
-            None if noise is None else to_lanes(noise, lanes),
-            self.generator,
-        )
-        return from_lanes(actions, agents), from_lanes(log_probs, agents)
+        self.critics = {name: LaneCritic(network, name) for name in critics}
 
     def estimate(self, rollout: GroupRollout) -> dict[str, Estimate]:
         """Values, advantages and returns by each critic: "reward" and, under a constraint, "cost"."""
@@ -150,10 +124,12 @@ class GroupLearner:
         *,
         learning_rate: float,
         entropy_coef: float,
+        lagging: bool = False,
     ) -> dict[str, float]:
         """Several epochs of minibatch PPO over the valid rows; returns the figures of ``updates.jsonl``.
 
-        ``advantages`` (T, E, A) are the policy's, ``estimates`` teach the critics.
+        ``advantages`` (T, E, A) are the policy's, ``estimates`` teach the critics. Where the rollout is ``lagging``, being
+        that of an earlier policy, the probability ratio to it before the first step is among the figures.
         """
         rows = lane_rows(rollout.valid, self.lanes)
         if not any(map(len, rows)):
@@ -170,12 +146,13 @@ class GroupLearner:
         away = [lane for lane, own in enumerate(rows) if not len(own)]
         as_they_were = self.weights.matrix[away]
         sums, batches, epochs = torch.zeros(len(_FIGURES)), 0, 0
+        ratios: dict[str, float] = {}
         for _ in range(self.config.learning_epochs):
             epochs += 1
-            steps = [
-                self._step(flat, self._minibatch(flat, *padded), entropy_coef)
-                for padded in self._minibatches(rows)
-            ]
+            minibatches = self._minibatches(rows)
+            if lagging and not ratios:
+                ratios = self._ratios(flat, *minibatches[0])
+            steps = [self._step(flat, self._minibatch(flat, *padded), entropy_coef) for padded in minibatches]
             batches += len(steps)
             figures = torch.stack(steps)
             sums += figures.sum(0)
@@ -193,6 +170,7 @@ class GroupLearner:
             + config.value_coef * figures["value_loss"]
             - entropy_coef * figures["entropy"],
             **figures,
+            **ratios,
             "explained_variance": explained_variance(reward.values[valid], reward.returns[valid]),
             "epochs": epochs,
             "optimiser_steps": batches,
@@ -200,6 +178,13 @@ class GroupLearner:
             "learning_rate": learning_rate,
             "entropy_coef": entropy_coef,
         }
+
+    def _ratios(self, flat: FlatRollout, index: Tensor, weights: Tensor) -> dict[str, float]:
+        """How far the policy is from that which acted, in some rows."""
+        rows = flat.take(index)
+        log_probs = self.passes.score(rows.inputs, rows.mask, rows.actions).log_probs
+        ratios = (log_probs - rows.log_probs)[weights > 0].exp()
+        return {"ratio_mean": float(ratios.mean()), "ratio_max": float(ratios.max())}
 
     def _minibatches(self, rows: list[NDArray[np.intp]]) -> list[tuple[Tensor, Tensor]]:
         """Shuffle each lane's rows and cut them into equal parts: flat indices and weights, both (L, B)."""

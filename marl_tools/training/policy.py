@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium.spaces import MultiDiscrete
+from numpy.typing import NDArray
 
 from marl_tools.core.errors import ConfigError, CorruptFileError
 from marl_tools.core.io import PathLike
 from marl_tools.core.space_json import space_from_json, space_to_json
 from marl_tools.core.spaces import AgentGroup, AgentSpaces
 from marl_tools.core.types import AgentID
+from marl_tools.models.distributions import choice_probabilities
 from marl_tools.models.networks import ActorCritic, NetworkConfig
 from marl_tools.training.checkpoint import load_checkpoint
 from marl_tools.training.checkpoint_folder import CheckpointFolder
@@ -73,6 +75,23 @@ class TeamPolicy:
                 actions.update(self._act(group, agents, observations, infos or {}))
         return {agent: actions[agent] for agent in observations}
 
+    @torch.inference_mode()
+    def probabilities(
+        self, observations: Mapping[AgentID, Any], infos: Mapping[AgentID, Mapping[str, Any]] | None = None
+    ) -> dict[AgentID, NDArray[np.float32]]:
+        """Probabilities (n,) of all actions of each agent that has an observation, for Discrete ones; draws nothing.
+
+        They are the policy's own, also where ``deterministic`` play takes the likeliest.
+        """
+        found: dict[AgentID, NDArray[np.float32]] = {}
+        for group in self.groups:
+            agents = [agent for agent in group.agents if agent in observations]
+            if agents:
+                params = self._params(group, agents, observations, infos or {}).flatten(0, 1)
+                law = choice_probabilities(self.networks[group.name].distribution, params).numpy()
+                found.update({agent: law[self._row[agent][1]] for agent in agents})
+        return found
+
     def _act(
         self,
         group: AgentGroup,
@@ -80,6 +99,23 @@ class TeamPolicy:
         observations: Mapping[AgentID, Any],
         infos: Mapping[AgentID, Mapping[str, Any]],
     ) -> dict[AgentID, Any]:
+        params = self._params(group, agents, observations, infos)
+        distribution = self.networks[group.name].distribution
+        played = (
+            distribution.mode(params) if self.deterministic else distribution.sample(params, self._generator)
+        )
+        flat = played.reshape(len(group.agents), *group.spaces.action_shape).numpy()
+        rows = [self._row[agent][1] for agent in agents]
+        return dict(zip(agents, group.spaces.to_env(flat[rows]), strict=True))
+
+    def _params(
+        self,
+        group: AgentGroup,
+        agents: list[AgentID],
+        observations: Mapping[AgentID, Any],
+        infos: Mapping[AgentID, Mapping[str, Any]],
+    ) -> torch.Tensor:
+        """Parameters of the group's action distributions, (1, A, params) or (A, 1, params)."""
         spaces, network = group.spaces, self.networks[group.name]
         rows = [self._row[agent][1] for agent in agents]
         obs = np.zeros((len(group.agents), *spaces.obs_shape), spaces.obs_dtype)
@@ -96,15 +132,9 @@ class TeamPolicy:
                 mask[row] = allowed
         columns = (1, -1) if network.lanes == 1 else (-1, 1)
         tensor = torch.from_numpy(obs).reshape(*columns, *spaces.obs_shape)
-        params = network.policy(
+        return network.policy(
             tensor, None if mask is None else torch.from_numpy(mask).reshape(*columns, mask.shape[1])
         )
-        distribution = network.distribution
-        played = (
-            distribution.mode(params) if self.deterministic else distribution.sample(params, self._generator)
-        )
-        flat = played.reshape(len(group.agents), *spaces.action_shape).numpy()
-        return dict(zip(agents, spaces.to_env(flat[rows]), strict=True))
 
 
 class RandomPolicy:
@@ -124,6 +154,18 @@ class RandomPolicy:
             agent: self._sample(agent, obs, (infos or {}).get(agent, {}))
             for agent, obs in observations.items()
         }
+
+    def probabilities(
+        self, observations: Mapping[AgentID, Any], infos: Mapping[AgentID, Mapping[str, Any]] | None = None
+    ) -> dict[AgentID, NDArray[np.float64]]:
+        """Equal probabilities (n,) of what each agent's mask allows, for Discrete actions."""
+        laws: dict[AgentID, NDArray[np.float64]] = {}
+        for agent, obs in observations.items():
+            spaces = self._spaces[agent]
+            mask = obs["action_mask"] if spaces.masked else (infos or {}).get(agent, {}).get("action_mask")
+            allowed = np.ones(spaces.action_dim) if mask is None else np.asarray(mask, np.float64)
+            laws[agent] = allowed / allowed.sum()
+        return laws
 
     def _sample(self, agent: AgentID, observation: Any, info: Mapping[str, Any]) -> Any:
         spaces = self._spaces[agent]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -87,6 +88,13 @@ class Rollout:
 
     groups: dict[str, GroupRollout]
     episodes: list[EpisodeLog] = field(default_factory=list)
+    lag: int = 0
+    """Updates between the policies that played it and those that learn from it."""
+
+    @classmethod
+    def empty(cls, envs: VectorEnv, steps: int) -> Rollout:
+        """Room for so many steps of every env."""
+        return cls({group.name: GroupRollout(group, steps, envs.num_envs) for group in envs.groups})
 
 
 class _Undivided:
@@ -135,9 +143,7 @@ class Collector:
         self._parts: tuple[slice, ...] = self._split.parts
         if guard and len(self._parts) > 1:
             raise ConfigError("a shield decides on all copies at once: step them without a pipeline")
-        self.rollout = Rollout(
-            {group.name: GroupRollout(group, steps, envs.num_envs) for group in envs.groups}
-        )
+        self.rollout = Rollout.empty(envs, steps)
         start = envs.reset(seed) if state is None else envs.restore(seed, state)
         self._check(start, 0)
         if guard and state is None:
@@ -149,17 +155,28 @@ class Collector:
         self._now = [start] if len(self._parts) == 1 else [_some(start, copies) for copies in self._parts]
 
     def collect(
-        self, actors: Mapping[str, Actor], on_episode: Callable[[EpisodeLog], None] | None = None
+        self,
+        actors: Mapping[str, Actor],
+        on_episode: Callable[[EpisodeLog], None] | None = None,
+        *,
+        update: int | None = None,
     ) -> Rollout:
         """Fill and return the rollout; its arrays are overwritten by the next call.
 
-        ``on_episode`` gets each episode when it ends: those of a rollout that is never finished are not lost.
+        ``on_episode`` gets each episode when it ends: those of a rollout that is never finished are not lost. ``update`` is
+        the number of the one that learns from it, noted in the episodes.
         """
         rollout = self.rollout
         rollout.episodes = []
-        for log in self._interrupted:
+
+        def keep(log: EpisodeLog) -> None:
+            log = replace(log, update=update)
+            rollout.episodes.append(log)
             if on_episode:
                 on_episode(log)
+
+        for log in self._interrupted:
+            keep(log)
         self._interrupted = []
         noise = {name: actors[name].noise(self.steps, self.envs.num_envs) for name in rollout.groups}
         for group in rollout.groups.values():
@@ -170,12 +187,13 @@ class Collector:
             for part in range(len(self._parts)):
                 step = self._now[part] = self._split.receive(part)
                 for log in step.episodes:
-                    rollout.episodes.append(log)
-                    if on_episode:
-                        on_episode(log)
+                    keep(log)
                 self._take_in(t, part, step)
                 if t + 1 < self.steps:
                     self._act(t + 1, part, actors, noise)
+        if self.guard:
+            for name, added in self.guard.shaping(self.steps).items():
+                rollout.groups[name].rewards += added
         return rollout
 
     def _act(
@@ -187,7 +205,8 @@ class Collector:
     ) -> None:
         """Let one part play actions; sampled ones are kept with their log-probabilities: the proposals are learned from."""
         copies, now, guard = self._parts[part], self._now[part], self.guard
-        masks = guard.masks(now) if guard and guard.masks_actions else {}
+        likely = partial(_probabilities, actors, now)
+        masks = guard.masks(now, likely) if guard and guard.masks_actions else {}
         actions: dict[str, NDArray[Any]] = {}
         for name, group in self.rollout.groups.items():
             step, chance = now.groups[name], noise[name]
@@ -198,7 +217,7 @@ class Collector:
             )
             actions[name] = group.actions[t, copies]
         if guard:
-            self._split.send(part, *guard.execute(now, actions))
+            self._split.send(part, *guard.execute(now, actions, likely))
         else:
             self._split.send(part, actions)
 
@@ -211,8 +230,7 @@ class Collector:
             if t + 1 == self.steps:
                 group.last_obs[copies] = step.groups[name].obs
         if self.guard:
-            for name, added in self.guard.observe(step).items():
-                self.rollout.groups[name].rewards[t] += added
+            self.guard.observe(step)
 
     def _check(self, step: VectorStep, first: int) -> None:
         for group in self.envs.groups:
@@ -230,6 +248,19 @@ class Collector:
                         f"{self.envs.env_name}: {what} of agent {group.agents[row[1]]!r} in copy {first + row[0]} is NaN or "
                         f"infinite at env step {self.envs.frames}"
                     )
+
+
+def _probabilities(
+    actors: Mapping[str, Actor],
+    step: VectorStep,
+    name: str,
+    copies: NDArray[np.intp],
+    agents: NDArray[np.intp],
+) -> NDArray[np.floating]:
+    """See `contracts.Probabilities`; the env's own mask is heeded."""
+    group = step.groups[name]
+    mask = None if group.action_mask is None else group.action_mask[copies, agents]
+    return actors[name].probabilities(group.obs[copies, agents], agents, mask)
 
 
 def _some(step: VectorStep, copies: slice) -> VectorStep:

@@ -12,7 +12,8 @@ from marl_tools.core.errors import ConfigError
 from marl_tools.core.transitions import joint_index
 from marl_tools.core.types import AgentID
 from marl_tools.core.wrappers.recorder import EpisodeRecorder
-from marl_tools.safety.shield import Decision, TeamShield
+from marl_tools.safety.decision import Decision
+from marl_tools.safety.shield import Probabilities, TeamShield
 from marl_tools.training.audit import Audit
 from marl_tools.training.evaluate import Policy, play_episode
 from marl_tools.training.shielding import ShieldedTeam
@@ -74,13 +75,14 @@ class ShieldedPolicy:
         self._fresh = False
         active = np.array([[agent in observations for agent in team.agents]])
         legal = [self._legal(agent, observations, infos or {}) for agent in team.agents]
+        likely = self._likely(observations, infos) if hasattr(self.policy, "probabilities") else None
         if team.masks_actions:
-            admitted = dict(zip(team.agents, self.shield.masks(legal), strict=True))
+            admitted = dict(zip(team.agents, self.shield.masks(legal, likely), strict=True))
             proposed = self._propose(*self._masked(observations, infos or {}, admitted))
             decision = self.shield.play(proposed, active)
         else:
             proposed = self._propose(observations, infos)
-            decision = self.shield.decide(proposed, active, legal=legal)
+            decision = self.shield.decide(proposed, active, likely, legal)
         self.last = decision
         self._note(decision)
         return {
@@ -129,6 +131,22 @@ class ShieldedPolicy:
                     f"none of {self._spaces[agent].action_space}"
                 )
         return row
+
+    def _likely(self, observations: Mapping[AgentID, Any], infos: Infos | None) -> Probabilities:
+        """The policy's own probabilities, computed where the shield asks for them; 0 of agents that do not act."""
+
+        def probabilities(_: NDArray[np.intp], agents: NDArray[np.intp]) -> NDArray[np.float64]:
+            names = [self.team.agents[index] for index in agents.tolist()]
+            laws = self.policy.probabilities(  # pyright: ignore[reportAttributeAccessIssue]
+                {name: observations[name] for name in names if name in observations}, infos
+            )
+            rows = np.zeros((len(names), max(self.team.actions)))
+            for row, name in zip(rows, names, strict=True):
+                if name in laws:
+                    row[: len(laws[name])] = laws[name]
+            return rows
+
+        return probabilities
 
     def _legal(
         self, agent: AgentID, observations: Mapping[AgentID, Any], infos: Infos

@@ -6,6 +6,7 @@ During training it decides, counts what happened, and keeps the shield's tables 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,12 +19,14 @@ from marl_tools.core.types import AgentID, VectorStep
 from marl_tools.models.opponent import OpponentModel
 from marl_tools.models.world import WorldModel
 from marl_tools.safety.config import ShieldConfig
+from marl_tools.safety.decision import Decision
 from marl_tools.safety.notes import Note
-from marl_tools.safety.shield import Decision, TeamShield
+from marl_tools.safety.shield import TeamShield
+from marl_tools.training.contracts import Probabilities
+from marl_tools.training.layout import TeamLayout
 from marl_tools.training.team_models import (
     TeamModels,
     pack,
-    places_in_team,
     require_keys,
     team_actions,
     unpack,
@@ -79,12 +82,11 @@ class ShieldedTeam:
             self.actions, half, mode=config.opponent_mode, env_name=env_name, support=support
         )
         self.shield = TeamShield(self.agents, self.actions, config, num_envs=num_envs)
-        self._columns: dict[str, list[int] | slice] = {
-            group.name: places_in_team([self.agents.index(agent) for agent in group.agents])
-            for group in groups
-        }
+        self._layout = TeamLayout(groups, agents)
         self._ended = np.zeros((num_envs, len(self.agents)), bool)
         self._decision: Decision | None = None
+        # With the keys that each step led to and who terminated: shaping costs less for a whole rollout at once.
+        self._played: list[tuple[Decision, NDArray[np.int32], NDArray[np.bool_]]] = []
         self.false_blocks = self.blocks = 0
         self.refresh()
 
@@ -113,27 +115,28 @@ class ShieldedTeam:
         self._ended[fresh] = False
         self.shield.begin(fresh, self.models.key_ids(require_keys(self.env_name, step.keys)))
 
-    def masks(self, step: VectorStep) -> dict[str, NDArray[np.bool_]]:
+    def masks(self, step: VectorStep, probabilities: Probabilities) -> dict[str, NDArray[np.bool_]]:
         """What each group may sample from, (E, A, n), within what the env itself allows."""
-        admitted = self.shield.masks(self._legal(step))
+        layout = self._layout
+        admitted = self.shield.masks(layout.legal(step), partial(layout.likely, probabilities))
         of = dict(zip(self.agents, admitted, strict=True))
         return {group.name: np.stack([of[agent] for agent in group.agents], 1) for group in self.groups}
 
     def execute(
-        self, step: VectorStep, proposals: Mapping[str, NDArray[Any]]
+        self, step: VectorStep, proposals: Mapping[str, NDArray[Any]], probabilities: Probabilities
     ) -> tuple[dict[str, NDArray[np.int64]], list[Note]]:
         """Decide on the proposals (E, A) of each group: what is played, and notes for the episode logs."""
-        proposed = self._team(proposals, np.int64)
-        active = self._team({name: group.active for name, group in step.groups.items()}, bool)
+        layout = self._layout
+        proposed = layout.team(proposals, np.int64)
+        active = layout.team({name: group.active for name, group in step.groups.items()}, bool)
         if self.masks_actions:
             decision = self.shield.play(proposed, active)
         else:
-            decision = self.shield.decide(proposed, active, legal=self._legal(step))
+            likely = partial(layout.likely, probabilities)
+            decision = self.shield.decide(proposed, active, likely, layout.legal(step))
         self._decision = decision
         self.count_proposals(decision)
-        self._count_blocks(decision)
-        executed = {name: decision.executed[:, columns] for name, columns in self._columns.items()}
-        return executed, self.shield.notes(decision)
+        return layout.groups(decision.executed), self.shield.notes(decision)
 
     def count_proposals(self, decision: Decision) -> None:
         """Count what each policy proposed at keys that the world model knows.
@@ -175,8 +178,8 @@ class ShieldedTeam:
             )
         return active & (costs > 0)
 
-    def observe(self, step: VectorStep) -> dict[str, NDArray[np.float64]]:
-        """Count the draws of a step and return what the reward mode adds to its rewards, (E, A) per group.
+    def observe(self, step: VectorStep) -> None:
+        """Count the draws of a step.
 
         Raises:
             ConfigError: the env gave an agent no cost.
@@ -192,14 +195,27 @@ class ShieldedTeam:
         if over:
             now = after.copy()
             now[done] = self.models.key_ids([keys[env] for env in over])
-        costs = self._team({name: group.costs for name, group in step.groups.items()}, np.float64)
-        terminated = self._team({name: group.terminated for name, group in step.groups.items()}, bool)
+        costs = self._layout.team({name: group.costs for name, group in step.groups.items()}, np.float64)
+        terminated = self._layout.team({name: group.terminated for name, group in step.groups.items()}, bool)
         ended = self._ended | terminated
         self.count_draws(decision, after, self.violations(costs, decision.active), ended)
-        added = self.shield.shaping(decision, after, terminated, gamma=self.gamma)
+        self._played.append((decision, after, terminated))
         self._ended = np.where(done[:, None], False, ended)
         self.shield.observe(now, done)
-        return {name: added[:, columns] for name, columns in self._columns.items()}
+
+    def shaping(self, steps: int) -> dict[str, NDArray[np.float64]]:
+        """What the reward mode adds to the rewards of the last ``steps`` steps, (T, E, A) per group.
+
+        Call it before `policies_changed`: it reads the tables with which these steps were decided.
+        """
+        decisions, after, terminated = zip(*self._played[-steps:], strict=True)
+        self._played.clear()
+        decision = Decision.join(decisions)
+        self._count_blocks(decision)
+        added = self.shield.shaping(
+            decision, np.concatenate(after), np.concatenate(terminated), gamma=self.gamma
+        )
+        return self._layout.groups(added.reshape(steps, -1, len(self.agents)))
 
     def policies_changed(self) -> None:
         """After an update of the policies: floors start afresh, and tables and potential take in what was counted.
@@ -271,23 +287,6 @@ class ShieldedTeam:
         self.shield = TeamShield.from_state(self.agents, self.actions, self.config, parts["shield"])
         self._ended = parts["team"]["ended"]
         self.refresh()
-
-    def _team(self, per_group: Mapping[str, NDArray[Any]], dtype: Any) -> NDArray[Any]:
-        """(E, A) in team order from arrays per group."""
-        first = next(iter(per_group.values()))
-        team = np.zeros((len(first), len(self.agents)), dtype)
-        for name, columns in self._columns.items():
-            team[:, columns] = per_group[name]
-        return team
-
-    def _legal(self, step: VectorStep) -> list[NDArray[np.bool_] | None] | None:
-        """What the env itself allows each agent, (E, n); None for everything."""
-        legal: dict[AgentID, NDArray[np.bool_]] = {}
-        for group in self.groups:
-            mask = step.groups[group.name].action_mask
-            if mask is not None:
-                legal |= {agent: mask[:, place] for place, agent in enumerate(group.agents)}
-        return [legal.get(agent) for agent in self.agents] if legal else None
 
     def _count_blocks(self, decision: Decision) -> None:
         """See `figures`."""

@@ -174,11 +174,6 @@ def team_actions(groups: Sequence[AgentGroup], agents: Sequence[AgentID]) -> tup
     return tuple(int(spaces[agent].n) for agent in agents)  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def places_in_team(places: list[int]) -> list[int] | slice:
-    """Places of a group's agents in the team; a slice where they are the first ones, which makes no copies."""
-    return slice(len(places)) if places == list(range(len(places))) else places
-
-
 def require_keys(env_name: str, keys: Sequence[Key] | None) -> Sequence[Key]:
     """``keys``, if the env has them.
 

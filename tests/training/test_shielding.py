@@ -44,6 +44,10 @@ class Proposer:
         self.masks.append(mask)
         return self.proposed[-1], np.full(obs.shape[:2], -len(self.proposed), np.float32)
 
+    def probabilities(self, obs, agents, mask):
+        allowed = np.ones((len(obs), self.actions)) if mask is None else mask.astype(float)
+        return allowed / allowed.sum(1, keepdims=True)
+
 
 def shielded(factory, envs, *, support="none", model="learned", horizon=None, **settings):
     env = factory()
@@ -167,8 +171,8 @@ def test_the_notes_of_each_episode_equal_a_replay_by_hand(native, patience, monk
     seen, dones = [], []
     execute, observe = ShieldedTeam.execute, ShieldedTeam.observe
 
-    def spy_execute(self, step, proposals):
-        result = execute(self, step, proposals)
+    def spy_execute(self, step, proposals, probabilities):
+        result = execute(self, step, proposals, probabilities)
         seen.append((self._decision, self.shield.slack.copy(), self.shield.bounds.copy()))
         return result
 
@@ -318,8 +322,8 @@ def test_the_false_block_rate_is_the_share_of_overrides_that_the_posterior_mean_
     blocks = []
     original = ShieldedTeam.execute
 
-    def spy(self, step, proposals):
-        result = original(self, step, proposals)
+    def spy(self, step, proposals, probabilities):
+        result = original(self, step, proposals, probabilities)
         decision = self._decision
         for env, i in np.argwhere(decision.overridden):
             mean = self.shield.shields[i].tables.mean
