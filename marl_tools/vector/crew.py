@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import time
-import weakref
 from collections.abc import Sequence
+from multiprocessing.util import Finalize
 from typing import Any, Literal
 
 import numpy as np
@@ -19,8 +18,6 @@ from marl_tools.vector.serving import Assignment, Report, request
 from marl_tools.vector.tally import Tally
 
 OnWorkerDeath = Literal["raise", "restart"]
-
-_open: weakref.WeakSet[Crew] = weakref.WeakSet()
 
 
 class Crew:
@@ -62,7 +59,8 @@ class Crew:
         self.seed: int | None = None
         self.workers: list[WorkerProcess] = []
         self._finished: list[EpisodeLog] = []
-        _open.add(self)
+        # When nobody holds this any more, or before multiprocessing, at exit, waits for its children, which would wait for us.
+        Finalize(self, _kill, (self.workers,), exitpriority=0)
         try:
             self.workers += [self._start(share) for share in shares]
             for worker in self.workers:
@@ -167,8 +165,7 @@ class Crew:
 
     def kill(self) -> None:
         """End every worker now."""
-        while self.workers:
-            self.workers.pop().kill()
+        _kill(self.workers)
 
     def _start(self, copies: range) -> WorkerProcess:
         assignment = Assignment(
@@ -189,8 +186,6 @@ def _require(worker: WorkerProcess, report: Report) -> None:
         raise report.failure.error(worker.title)
 
 
-@atexit.register
-def _kill_what_is_open() -> None:
-    # Before multiprocessing waits for its children, which would wait for us.
-    for crew in list(_open):
-        crew.kill()
+def _kill(workers: list[WorkerProcess]) -> None:
+    while workers:
+        workers.pop().kill()

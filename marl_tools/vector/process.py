@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import select
 import signal
@@ -19,6 +20,12 @@ from marl_tools.vector.serving import EMPTY, NOTHING, Assignment, Report, serve
 _REAPING_SECONDS = 5.0
 _STARTING_SECONDS = 120.0
 """At least; what an env imports may be large."""
+_SLICE_SECONDS = 1.0
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+_UNGUARDED = (
+    "; its factory is defined in the main script, which a worker runs again: put what the script does under "
+    "`if __name__ == '__main__':`, or the factory into a module"
+)
 
 
 class WorkerProcess:
@@ -35,12 +42,13 @@ class WorkerProcess:
         self.copies = assignment.copies
         self.rows = slice(self.copies.start, self.copies.stop)
         self._env_name, self._timeout = env_name, timeout
+        self._runs_main = b"__main__" in assignment.make_env
         self._connection, theirs = context.Pipe()
         self._process = context.Process(
             target=serve, args=(theirs, assignment), name=f"marl-tools-copies-{self.copies.start}"
         )
         try:
-            with _without_main(unless=b"__main__" in assignment.make_env):
+            with _without_main(unless=self._runs_main), _single_threaded():
                 if context.get_start_method() == "forkserver":
                     # Not below: others of its children must hear Ctrl-C.
                     forkserver.ensure_running()
@@ -91,13 +99,13 @@ class WorkerProcess:
         if deadline is None:
             deadline = self._asked + max(self._timeout, _STARTING_SECONDS if to == "start" else 0.0)
         while True:
-            report = self._next(deadline)
+            report = self._next(to, deadline)
             if report.to == to:
                 self.waiting = False
                 return report
 
-    def _next(self, deadline: float) -> Report:
-        ready = dict(self._poller.poll(max(0.0, deadline - time.monotonic()) * 1000))
+    def _next(self, to: str, deadline: float) -> Report:
+        ready = self._poll(deadline)
         if not ready:
             waited = time.monotonic() - self._asked
             raise self._ended(
@@ -110,7 +118,19 @@ class WorkerProcess:
                 return EMPTY if answer == NOTHING else pickle.loads(answer)
         except (EOFError, OSError):
             pass
+        if to == "start":
+            raise self._ended(self._last_words() + (_UNGUARDED if self._runs_main else ""))
         raise self._ended(f"{self._last_words()}. on_worker_death='restart' goes on with fresh copies")
+
+    def _poll(self, deadline: float) -> dict[int, int]:
+        """What is there to read, or nothing at the deadline."""
+        patience = max(deadline - time.monotonic(), min(self._timeout, _SLICE_SECONDS))
+        while patience > 0:
+            if ready := self._poller.poll(min(patience, _SLICE_SECONDS) * 1000):
+                return dict(ready)
+            # Not by the clock: while all of us were stopped, as by Ctrl-Z, the worker could do nothing either.
+            patience -= _SLICE_SECONDS
+        return {}
 
     def kill(self) -> None:
         """End it now, if it still runs, and let go of it."""
@@ -160,3 +180,15 @@ def _without_main(*, unless: bool) -> Iterator[None]:
         yield
     finally:
         sys.modules["__main__"] = main
+
+
+@contextmanager
+def _single_threaded() -> Iterator[None]:
+    """A process that starts meanwhile computes in one thread, where nobody has said otherwise: each has a core to itself."""
+    unset = [name for name in _THREADS if name not in os.environ]
+    os.environ.update(dict.fromkeys(unset, "1"))
+    try:
+        yield
+    finally:
+        for name in unset:
+            os.environ.pop(name, None)

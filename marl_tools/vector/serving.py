@@ -102,15 +102,26 @@ EMPTY = Report()
 
 def serve(connection: Connection, assignment: Assignment) -> None:
     """The life of a worker: build the envs, answer requests, end with the parent."""
-    # Ctrl-C and a batch system's SIGTERM reach the whole process group: the parent alone decides what they mean.
+    # Ctrl-C and a batch system's SIGTERM reach the whole process group: the parent alone decides what they mean. Not SIG_IGN,
+    # which programs that an env starts would inherit: they could not be ended.
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+        signal.signal(number, _pass_over)
+    os.register_at_fork(after_in_child=_heed_signals)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if assignment.logging:
         configure_logging(**assignment.logging._asdict())
     with suppress(EOFError, ConnectionError):
         _answer_requests(connection, assignment)
+
+
+def _pass_over(*_: object) -> None:
+    """A signal handler that does nothing."""
+
+
+def _heed_signals() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _end_with_parent() -> None:

@@ -20,7 +20,7 @@ from marl_tools.core.errors import EnvError, WorkerError
 from marl_tools.core.seeding import episode_seed
 from marl_tools.vector import SerialVectorEnv, WorkerVectorEnv
 from tests.vector.test_workers import ENV, ROOT, same, workers
-from tests.vector.worker_envs import LIVES, lives, troubled, unlike
+from tests.vector.worker_envs import LIVES, employer, lives, threaded, troubled, unlike
 
 
 def idle(envs: Any) -> dict[str, np.ndarray]:
@@ -267,13 +267,58 @@ def test_a_worker_that_dies_between_steps_is_replaced_when_a_state_is_taken():
     envs.close()
 
 
+@pytest.mark.parametrize("kind", ["program", "fork"])
+def test_what_an_env_started_can_be_ended_by_it(kind, tmp_path):
+    envs = workers(partial(employer, kind=kind, folder=tmp_path), 2)
+    started = [int((tmp_path / f"{copy}").read_text()) for copy in range(2)]
+    assert all(map(alive, started))
+    envs.close()
+    # Else the workers would have waited until they were killed, and left them behind.
+    assert not any(map(alive, started))
+
+
+@pytest.mark.parametrize(("said", "threads"), [(None, 1), ("3", 3)])
+def test_a_worker_computes_in_one_thread_unless_somebody_said_otherwise(monkeypatch, said, threads):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if said:
+        monkeypatch.setenv("OMP_NUM_THREADS", said)
+    envs = WorkerVectorEnv(threaded, 1, 1)
+    assert os.environ.get("OMP_NUM_THREADS") == said
+    envs.reset(0)
+    assert set(envs.step(idle(envs)).groups["agent"].rewards.ravel()) == {threads}
+    envs.close()
+
+
+UNGUARDED = """
+from marl_tools.core.wrappers import EpisodeRecorder
+from marl_tools.vector import WorkerVectorEnv
+from tests.vector.worker_envs import Team
+def make(env_index):
+    return EpisodeRecorder(Team(), env_index=env_index)
+WorkerVectorEnv(make, 2, 1)
+"""
+
+
+def test_a_main_script_that_needs_a_guard_is_told_so(tmp_path):
+    script = tmp_path / "unguarded.py"
+    script.write_text(UNGUARDED)
+    done = subprocess.run(
+        [sys.executable, script], cwd=ROOT, env=ENV, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert "WorkerError: worker process" in last
+    assert "defined in the main script" in last
+    assert "if __name__ == '__main__':" in last
+
+
 SCRIPT = """
 import sys, time
 from functools import partial
 import numpy as np
 from marl_tools.vector import WorkerVectorEnv
 from tests.vector.worker_envs import troubled
-envs = WorkerVectorEnv(partial(troubled, trouble="hang", at={at}, max_cycles=5), 4, 2, start_method="{method}")
+envs = WorkerVectorEnv(partial(troubled, trouble="hang", at={at}, max_cycles=5), 4, 2, start_method="{method}", timeout={timeout})
 envs.reset(0)
 print(*[worker.pid for worker in envs._crew.workers], flush=True)
 try:
@@ -282,13 +327,16 @@ try:
         if t == 3:
             print("playing", flush=True)
 except KeyboardInterrupt:
-    print("interrupted", len(envs.close()), flush=True)
+    print("interrupted", len(envs.close()) if {close} else "and dropped", flush=True)
+    del envs
 """
 
 
-def run_script(at: int, method: str) -> tuple[subprocess.Popen[str], list[int]]:
+def run_script(
+    at: int, method: str, *, timeout: float = 120.0, close: bool = True
+) -> tuple[subprocess.Popen[str], list[int]]:
     process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT.format(at=at, method=method)],
+        [sys.executable, "-c", SCRIPT.format(at=at, method=method, timeout=timeout, close=close)],
         cwd=ROOT,
         env=ENV,
         stdout=subprocess.PIPE,
@@ -321,3 +369,25 @@ def test_ctrl_c_reaches_the_parent_alone():
     assert (err, process.returncode) == ("", 0)
     assert out.startswith("interrupted ")
     assert not any(map(alive, crew))
+
+
+def test_a_vector_env_that_is_dropped_takes_its_workers_along_though_they_hang():
+    process, crew = run_script(at=8, method="spawn", close=False)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (out, err, process.returncode) == ("interrupted and dropped\n", "", 0)
+    assert not any(map(alive, crew))
+
+
+def test_time_in_which_the_whole_program_is_stopped_does_not_count_as_a_workers():
+    process, _ = run_script(at=10**9, method="spawn", timeout=1.0)
+    for _ in range(2):
+        os.killpg(process.pid, signal.SIGSTOP)
+        time.sleep(1.5)
+        os.killpg(process.pid, signal.SIGCONT)
+        time.sleep(0.2)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (err, process.returncode) == ("", 0)
+    assert out.startswith("interrupted ")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import time
 from multiprocessing.process import parent_process
+from pathlib import Path
 from typing import Any
 
 from marl_tools.core.errors import EnvError
@@ -101,6 +104,43 @@ def troubled(
     sound = env_index not in copies or parent_process() is None
     env = Costly(2, max_cycles=max_cycles) if sound else Troubled(trouble, at, n=2, max_cycles=max_cycles)
     return EpisodeRecorder(env, env_index=env_index)
+
+
+class Threaded(Team):
+    """Pays what the process says of its threads."""
+
+    def step(self, actions: Any) -> Any:
+        obs, rewards, *rest = super().step(actions)
+        return obs, dict.fromkeys(rewards, float(os.environ.get("OMP_NUM_THREADS", "nan"))), *rest
+
+
+class Employer(Team):
+    """Has a program or a forked process of its own, which it ends when it is closed, and waits for that."""
+
+    def __init__(self, kind: str, told: Path) -> None:
+        super().__init__()
+        if kind == "program":
+            program = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
+            self.end, self.wait, pid = program.terminate, program.wait, program.pid
+        else:
+            fork = multiprocessing.get_context("fork").Process(target=time.sleep, args=(3600,))
+            fork.start()
+            self.end, self.wait, pid = fork.terminate, fork.join, fork.pid
+        told.write_text(str(pid))
+
+    def close(self) -> None:
+        self.end()
+        self.wait()
+
+
+def employer(env_index: int, kind: str, folder: Path) -> EpisodeRecorder:
+    if parent_process() is None:
+        return lives(env_index)
+    return EpisodeRecorder(Employer(kind, folder / f"{env_index}"), env_index=env_index)
+
+
+def threaded(env_index: int) -> EpisodeRecorder:
+    return EpisodeRecorder(Threaded(), env_index=env_index)
 
 
 def unlike(env_index: int) -> EpisodeRecorder:
