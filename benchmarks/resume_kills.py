@@ -10,14 +10,23 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
+import os
 import random
 import shutil
-import subprocess
+import signal
 import sys
 import tempfile
 import time
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
+
+import torch
+
+import marl_tools.experiment.run  # noqa: F401 - what every child needs is imported once
+from marl_tools.cli import main as main_of_marl_tools
+from marl_tools.training.checkpoint import load_checkpoint
 
 TIMES = ("wall_time", "collect_seconds", "update_seconds")
 METHODS: dict[str, list[str]] = {
@@ -56,29 +65,36 @@ SIZE += [
 ]
 
 
-def command(*arguments: object) -> list[str]:
-    return [str(Path(sys.executable).with_name("marl-tools")), "train", *map(str, arguments)]
+def begin(arguments: list[str], log: Path) -> BaseProcess:
+    """A ``marl-tools train`` in a process of its own, forked, since importing everything takes longer than the run."""
+    process = multiprocessing.get_context("fork").Process(target=_train, args=(arguments, log))
+    process.start()
+    return process
+
+
+def _train(arguments: list[str], log: Path) -> None:
+    with open(log, "ab", buffering=0) as output:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+    sys.exit(main_of_marl_tools(["train", *arguments]))
 
 
 def finish(arguments: list[str], log: Path) -> None:
     """Run to the end."""
-    with open(log, "ab") as output:
-        subprocess.run(arguments, stdout=output, stderr=output, check=True)
+    process = begin(arguments, log)
+    process.join()
+    assert process.exitcode == 0, log.read_text()
 
 
 def kill_at(arguments: list[str], frames: float, pause: float, log: Path, updates: Path) -> bool:
     """Run until so many env steps are logged, and some seconds more; whether the kill came before the end."""
-    with open(log, "ab") as output:
-        process = subprocess.Popen(arguments, stdout=output, stderr=output)
-        while process.poll() is None and progress(updates) < frames:
-            time.sleep(0.002)
-        try:
-            process.wait(pause)
-            return False
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            return True
+    process = begin(arguments, log)
+    while process.is_alive() and progress(updates) < frames:
+        time.sleep(0.002)
+    process.join(pause)
+    process.kill()
+    process.join()
+    return process.exitcode == -signal.SIGKILL
 
 
 def progress(updates: Path) -> int:
@@ -94,10 +110,6 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 def differences(whole: Path, cut: Path) -> list[str]:
     """What of two run folders is not the same."""
-    import torch
-
-    from marl_tools.training.checkpoint import load_checkpoint
-
     logs = ("episodes.jsonl", "updates.jsonl")
     found = [name for name in logs if json.dumps(rows(whole / name)) != json.dumps(rows(cut / name))]
     for name in ("latest", "best"):
@@ -118,22 +130,21 @@ def try_case(name: str, native: bool, kills: int, chance: random.Random, folder:
     env, flags = CASES[name]
     call = [env, *SIZE, *(["--native"] if native else []), *flags]
     whole, cut, log = folder / "whole", folder / "cut", folder / "log.txt"
-    finish(command(*call, "--out", whole), log)
+    finish([*call, "--out", str(whole)], log)
     total = progress(whole / "updates.jsonl")
     made, frames = 0, []
-    arguments, updates = command(*call, "--out", cut), cut / "updates.jsonl"
-    # Beyond the last update come calibration, evaluation and certificate: they are killed too.
+    arguments, updates = [*call, "--out", str(cut)], cut / "updates.jsonl"
     for target in sorted(chance.uniform(0, 1.15) * total for _ in range(kills)):
         come_to = progress(updates)
-        # Beyond the last update the log tells no more how far it is; importing alone takes a second or two.
-        pause = chance.uniform(0, 0.15) if come_to < total else chance.uniform(1.5, 5.0)
+        # Beyond the last update come calibration and evaluation, where the log tells no more how far it is.
+        pause = chance.uniform(0, 0.15) if come_to < total else chance.uniform(0.2, 2.0)
         if not kill_at(arguments, min(total, max(target, come_to + 1)), pause, log, updates):
             break
         made += 1
         frames.append(str(progress(updates)))
         # A run that was killed before its settings were written has nothing to go on with.
         if (cut / "config.json").exists() and (cut / "config.json").stat().st_size:
-            arguments = command("--resume", cut)
+            arguments = ["--resume", str(cut)]
         else:
             shutil.rmtree(cut, ignore_errors=True)
     if not (cut / "done.json").exists():

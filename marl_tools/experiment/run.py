@@ -88,10 +88,9 @@ def resume(
     rebuilt. Log lines later than the checkpoint are set aside (`rewind`). A run that has no checkpoint yet begins anew.
 
     Args:
-        folder: of the run.
         timesteps: a new total; None: the run's own.
         stop_at: a new return to stop at; None: the run's own.
-        trusted: whether code that the folder names may be imported.
+        trusted: whether code that the ``folder`` names may be imported.
 
     Raises:
         ConfigError: the folder is no run, is finished already, or is in use by another process.
@@ -100,10 +99,8 @@ def resume(
     """
     config = dataclasses.replace(load_config(folder), out=folder)
     check_trust(config, trusted)
-    if timesteps is not None:
-        config = dataclasses.replace(config, timesteps=timesteps)
-    if stop_at is not None:
-        config = dataclasses.replace(config, stop_at=stop_at)
+    changes = {"timesteps": timesteps, "stop_at": stop_at}
+    config = dataclasses.replace(config, **{key: new for key, new in changes.items() if new is not None})
     return _Run(config, folder).train(resumed=True)
 
 
@@ -171,9 +168,7 @@ class _Run:
         folder, checkpoints = self.folder, CheckpointFolder(self.folder)
         loaded = checkpoints.load() if checkpoints.exists() else None
         if loaded is None and (folder / "done.json").exists():
-            raise ConfigError(
-                f"{folder} is done, but its checkpoints are gone: nothing is left to go on from"
-            )
+            raise ConfigError(f"{folder} is done, but its checkpoints are gone: train anew in another --out")
         frames, updates = self._load(trainer, loaded) if loaded else (0, 0)
         rewind(folder, frames=frames, updates=updates)
         set_segments_aside(folder, self.saved_before)
@@ -234,14 +229,17 @@ class _Run:
                     **({"constraint": trainer.constraint.figures()} if trainer.constraint else {}),
                     **({"shield": self.shield.figures()} if self.shield else {}),
                 }
-                average, is_best = self._judge(trainer, evaluations, records, row)
+                film = bool(config.video_every) and trainer.updates % config.video_every == 0
+                due = (
+                    film or envs.frames >= config.timesteps or trainer.updates % config.checkpoint_every == 0
+                )
+                average, is_best = self._judge(trainer, evaluations, records, row, due=due)
                 records.updates.append(row)
                 wandb.log_history(evaluations.tracker, episodes, "train")
                 wandb.log_points(evaluations.tracker, [row], "update", "frames")
                 progress.update(envs.frames, row["mean_return"])
-                safe.take(trainer, average, is_best=is_best)
-                film = config.video_every and trainer.updates % config.video_every == 0
-                if film or trainer.updates % config.checkpoint_every == 0:
+                safe.take(trainer, average, due=due or is_best or self.best.solved, is_best=is_best)
+                if due:
                     safe.save()
                 if film:
                     evaluations.film(f"update-{trainer.updates}", episodes=1, overridden=True)
@@ -250,20 +248,23 @@ class _Run:
             log(f"solved: return {self.best.average:.2f} after update {self.best.update}", type="train")
 
     def _judge(
-        self, trainer: IPPO, evaluations: Evaluations, records: RunRecords, row: dict[str, Any]
+        self, trainer: IPPO, evaluations: Evaluations, records: RunRecords, row: dict[str, Any], *, due: bool
     ) -> tuple[float, bool]:
-        """The average that the team after this update is judged by, and whether it is the best so far."""
-        config = self.config
+        """The average that the team after this update is judged by, and whether it is the best so far.
+
+        The best is sought among those that are evaluated or, without evaluations, whenever a checkpoint is ``due``.
+        """
+        config, best = self.config, self.best
         if not config.eval_every:
+            average = row["mean_return"]
             count = len(self.history.recent(config.ma_window))
-            return row["mean_return"], self.best.offer(
-                row["mean_return"], episodes=count, update=trainer.updates
-            )
+            looked_at = due or best.solves(average, episodes=count)
+            return average, looked_at and best.offer(average, episodes=count, update=trainer.updates)
         if trainer.updates % config.eval_every:
             return self.history.ma(config.eval_episodes, split="eval"), False
         self.history.extend(evaluations.on_the_way(trainer, self.shield, records.episodes))
         average = row["eval_return"] = self.history.ma(config.eval_episodes, split="eval")
-        return average, self.best.offer(average, episodes=config.eval_episodes, update=trainer.updates)
+        return average, best.offer(average, episodes=config.eval_episodes, update=trainer.updates)
 
     def _calibrate(self, trainer: IPPO, safe: SafePoint) -> None:
         """Fill the floors under the others' behaviour while everything holds still, and keep them with the run."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ from marl_tools.training.best import BestCheckpoint
 from marl_tools.training.checkpoint_folder import CheckpointFolder
 from marl_tools.training.ippo import IPPO
 
+_CHEAP_SECONDS, _SHARE = 0.05, 0.05
+"""Of CPU time: what a copy of the state may cost anyway, and which part of the run's own."""
+
 _Snapshot = tuple[dict[str, Tensor], dict[str, Any], dict[str, Any]]
 
 
@@ -20,7 +24,8 @@ class SafePoint:
     """Keeps the state after the last whole update in memory, and writes it when it is told to.
 
     A run that is stopped within an update thus goes on from before it, and plays it again to the bit. The best state is
-    kept alike and written together with the next latest one.
+    kept alike and written together with the next latest one. Where the state is so large that copying it would cost a good
+    part of the run, as the model of a shield with a million rows, it is kept only when a checkpoint is ``due``.
     """
 
     def __init__(self, folder: Path, best: BestCheckpoint) -> None:
@@ -28,14 +33,21 @@ class SafePoint:
         self._latest: _Snapshot | None = None
         self._best: _Snapshot | None = None
         self._written = True
+        self._cost = self._taken_at = 0.0
 
     @property
     def frames(self) -> int:
         """Env steps at the state that is kept; 0 before the first."""
         return 0 if self._latest is None else self._latest[2]["frames"]
 
-    def take(self, trainer: IPPO, average: float, *, is_best: bool = False) -> None:
-        """The trainer stands between two updates; ``average`` is what `BestCheckpoint` was offered."""
+    def take(self, trainer: IPPO, average: float, *, due: bool = True, is_best: bool = False) -> None:
+        """The trainer stands between two updates; ``average`` is what its team is judged by.
+
+        Unless ``due``, the state is left out where it costs too much.
+        """
+        started = time.process_time()
+        if not due and self._cost > max(_CHEAP_SECONDS, _SHARE * (started - self._taken_at)):
+            return
         tensors, state = trainer.state()
         state["best"] = self.best.state()
         facts = {
@@ -48,6 +60,8 @@ class SafePoint:
         self._latest = ({name: tensor.clone() for name, tensor in tensors.items()}, state, facts)
         if is_best:
             self._best = self._latest
+        self._taken_at = time.process_time()
+        self._cost = self._taken_at - started
 
     def save(self) -> None:
         """Write what is not yet on the disk.

@@ -26,8 +26,12 @@ class BestCheckpoint:
 
     @property
     def solved(self) -> bool:
-        """Whether the best average is over a full window and high enough."""
-        return self.solved_at is not None and self.episodes >= self.window and self.average >= self.solved_at
+        """Whether the best average solves the task."""
+        return self.solves(self.average, episodes=self.episodes)
+
+    def solves(self, average: float, *, episodes: int) -> bool:
+        """Whether an average over so many episodes is over a full window and high enough."""
+        return self.solved_at is not None and episodes >= self.window and average >= self.solved_at
 
     def offer(self, average: float, *, episodes: int, update: int) -> bool:
         """Take in an average over so many episodes after an update; True if it is the best so far."""
