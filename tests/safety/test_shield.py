@@ -141,6 +141,26 @@ def test_the_replacement_has_least_q_then_least_mean_then_the_policys_favour(
     assert propose(shield, proposed, probabilities=likely).executed[0, 0] == executed
 
 
+def test_probabilities_are_asked_for_the_states_whose_replacements_tie_and_for_no_other():
+    asked = []
+
+    def probabilities(copies, agents):
+        asked.append((copies.tolist(), agents.tolist()))
+        return np.array([[0.1, 0.2, 0.7]] * len(copies))
+
+    shield = shield_on(cliff(0.0, 0.5, 0.9), num_envs=3)
+    assert propose(shield, 1, 2, 0, probabilities=probabilities).executed.tolist() == [[0], [0], [0]]
+    assert asked == []
+    shield.begin(np.ones(3, bool), np.array([0, -1, 0]))  # nothing tells the actions of an unknown key apart
+    assert propose(shield, 1, 1, 0, probabilities=probabilities).executed.tolist() == [[0], [2], [0]]
+    assert asked == [([1], [0])]
+    masking = shield_on(cliff(0.0, 0.5, 0.9), num_envs=2, action="mask")
+    masking.begin(np.ones(2, bool), np.array([-1, 0]))
+    (mask,) = masking.masks(probabilities=probabilities)
+    assert mask.tolist() == [[False, False, True], [True, False, False]]
+    assert asked[1:] == [([0], [0])]
+
+
 def test_a_replacement_is_legal_and_an_unpayable_one_ends_the_bound():
     shield = shield_on(cliff(0.0, 0.6, 0.5))
     decision = propose(shield, 1, legal=[np.array([[False, True, True]])])

@@ -107,6 +107,26 @@ def test_a_part_of_the_team_plays_as_it_would_in_the_whole_and_in_the_callers_or
     assert load_policy(run)({}) == {}
 
 
+@both_shares
+def test_probabilities_are_those_that_actions_are_drawn_with_and_a_mask_takes_part(tmp_path, share):
+    trainer = team(Kinds, share=share, kind="discrete", mask="info")
+    policy, uniform = load_policy(saved(trainer, tmp_path), seed=2), RandomPolicy(trainer.envs.groups)
+    obs, infos = Kinds("discrete", mask="info").reset(seed=0)
+    laws, spaces = policy.probabilities(obs, infos), trainer.envs.groups[0].spaces
+    draws = [policy(obs, infos) for _ in range(2000)]
+    for agent, law in laws.items():
+        allowed = np.asarray(infos[agent]["action_mask"], bool)
+        assert not law[~allowed].any()
+        assert law.sum() == pytest.approx(1)
+        counts = np.bincount([int(spaces.to_policy(played[agent])) for played in draws], minlength=len(law))
+        np.testing.assert_allclose(counts / len(draws), law, atol=0.06)
+        np.testing.assert_array_equal(uniform.probabilities(obs, infos)[agent], allowed / allowed.sum())
+    (one, *_) = obs
+    part = policy.probabilities({one: obs[one]}, infos)
+    assert list(part) == [one]
+    np.testing.assert_array_equal(part[one], laws[one])
+
+
 def test_an_agent_that_was_not_trained_is_refused_with_those_that_were(tmp_path):
     policy = load_policy(saved(team(), tmp_path))
     with pytest.raises(ConfigError, match=r"'agent_9'.* trained as agent_0, agent_1, agent_2"):

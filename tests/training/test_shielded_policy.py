@@ -272,6 +272,66 @@ def test_a_torch_policy_and_a_function_of_infos_are_attached_alike():
     assert certify_policy(Rink, policy, episodes=10, horizons=(6,))["bound_horizon"] in (6, None)
 
 
+class Leaning:
+    """Goes for one action, and says which it would rather play."""
+
+    def __init__(self, law):
+        self.law, self.asked = law, []
+
+    def __call__(self, observations):
+        return dict.fromkeys(observations, 0)
+
+    def probabilities(self, observations, infos):
+        self.asked.append(list(observations))
+        return {agent: np.array(self.law) for agent in observations}
+
+
+@pytest.mark.parametrize("action", ["override", "mask"])
+def test_of_equally_good_fallbacks_the_one_that_the_frozen_policy_likes_best_is_played(action):
+    policy = Leaning([0.4, 0.6])
+    settings = {"learn_episodes": 0, "support": "none", "action": action}
+    if action == "mask":
+        policy = Dice(2)
+        policy.probabilities = Leaning([0.4, 0.6]).probabilities  # pyright: ignore[reportAttributeAccessIssue]
+    likes, says_nothing = (attach_shield(CROSSING, one, **settings) for one in (policy, lambda obs: go(obs)))
+    env = CROSSING()
+    observations, infos = env.reset(seed=0)
+    likes.begin(env)
+    assert set(likes(observations, infos).values()) == {1}
+    assert likes.last is not None
+    assert likes.last.fallback.all()
+    if action == "override":
+        assert policy.asked == [["car_0", "car_1"]]
+        # Of one that cannot tell, what it proposes is all that is known.
+        says_nothing.begin(env)
+        assert set(says_nothing(observations, infos).values()) == {1}
+    env.close()
+
+
+def test_a_frozen_team_is_asked_without_a_draw(monkeypatch):
+    envs = SerialVectorEnv(CROSSING, 1)
+    trainer = IPPO(envs, IPPOConfig(share="none"), seed=3, total_frames=100)
+    networks = {name: learner.network for name, learner in trainer.learners.items()}
+    team, ask = TeamPolicy(envs.groups, networks), TeamPolicy.probabilities
+    shielded = attach_shield(CROSSING, team, learn_episodes=0, support="none")
+    asked = []
+
+    def spy(self, observations, infos=None):
+        before = self._generator.get_state()
+        laws = ask(self, observations, infos)
+        assert torch.equal(self._generator.get_state(), before)
+        asked.append({agent: int(law.argmax()) for agent, law in laws.items()})
+        return laws
+
+    monkeypatch.setattr(TeamPolicy, "probabilities", spy)
+    env = CROSSING()
+    observations, infos = env.reset(seed=1)
+    shielded.begin(env)
+    assert shielded(observations, infos) == asked[0]
+    env.close()
+    envs.close()
+
+
 def test_an_exact_model_needs_no_episodes_to_learn():
     policy = attach_shield(corridor.parallel_env, Dice(5), learn_episodes=0, model="exact", support="none")
     certificate = certify_policy(corridor.parallel_env, policy, episodes=20, horizons=(50,))

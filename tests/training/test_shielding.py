@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from marl_tools.core.errors import ConfigError
 from marl_tools.core.factory import EnvFactory
@@ -12,11 +13,12 @@ from marl_tools.envs import crossing
 from marl_tools.envs.native import GameVectorEnv
 from marl_tools.safety.config import ShieldConfig
 from marl_tools.safety.exact import solve
+from marl_tools.training.batches import from_lanes, to_lanes
 from marl_tools.training.build import build_team
 from marl_tools.training.ippo import IPPO, IPPOConfig
 from marl_tools.training.rollout import Collector
 from marl_tools.training.shielding import ShieldedTeam
-from marl_tools.vector import SerialVectorEnv
+from marl_tools.vector import SerialVectorEnv, WorkerVectorEnv
 from tests.keyed_envs import Costless, Rink, Spy, learned_draws, spied_crossing, spied_rink
 
 CROSSING = EnvFactory(make_env=crossing.parallel_env, kwargs={"max_cycles": 12})
@@ -488,3 +490,61 @@ def flat(model):
         )
         law[name] = law.get(name, 0.0) + table.lo[row, slot]
     return law
+
+
+# --- ties among fallback actions ----------------------------------------------------------------------------------
+
+
+def learning(factory, kind, monkeypatch, *, share="group", **settings):
+    """One rollout of a trainer to whose shield every key is unknown: what each step showed and played, and the logs."""
+    game = factory().unwrapped.game
+    envs = {
+        "serial": lambda: SerialVectorEnv(factory, 3),
+        "workers": lambda: WorkerVectorEnv(factory, 3, 2),
+        "native": lambda: GameVectorEnv(game, 3, env_name=factory().env_name),
+    }[kind]()
+    team = shielded(factory, envs, patience=0, **settings)
+    trainer = IPPO(envs, IPPOConfig(rollouts=15, share=share), seed=0, total_frames=1000, shield=team)
+    (name,), seen, original = trainer.learners, [], ShieldedTeam.execute
+
+    def spy(self, step, proposals, probabilities):
+        result = original(self, step, proposals, probabilities)
+        now = step.groups[name]
+        seen.append((now.obs.copy(), now.active.copy(), result[0][name].copy(), self._decision.fallback))
+        return result
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ShieldedTeam, "execute", spy)
+        rollout = trainer.collect()
+    logs = [replace(log, wall_time=0.0) for log in rollout.episodes]
+    envs.close()
+    return trainer.learners[name], seen, logs, trainer.generator.get_state()
+
+
+@pytest.mark.parametrize("action", ["override", "mask"])
+@pytest.mark.parametrize("share", ["group", "none"])
+def test_of_equally_good_fallbacks_the_one_that_the_learning_policy_likes_best_is_played(
+    share, action, monkeypatch
+):
+    learner, seen, logs, _ = learning(CROSSING, "serial", monkeypatch, share=share, action=action)
+    played = Counter()
+    for obs, active, executed, fallback in seen:
+        with torch.inference_mode():
+            logits = learner.network.policy(to_lanes(obs, learner.lanes))
+        likeliest = from_lanes(logits.argmax(-1), 2)
+        assert fallback[active].all()
+        assert np.array_equal(executed[active], likeliest[active])
+        played.update(executed[active].tolist())
+    assert len(played) == 2
+    assert sum(sum(log.fallbacks.values()) for log in logs) > 0
+
+
+def test_ties_are_broken_alike_in_serial_native_and_worker_envs(monkeypatch):
+    (_, first, logs, state), *others = (
+        learning(CROSSING, kind, monkeypatch) for kind in ("serial", "native", "workers")
+    )
+    for _, seen, other_logs, other_state in others:
+        assert other_logs == logs
+        assert torch.equal(other_state, state)
+        for ours, theirs in zip(first, seen, strict=True):
+            assert all(np.array_equal(a, b) for a, b in zip(ours[1:], theirs[1:], strict=True))
