@@ -10,7 +10,7 @@ References:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -25,6 +25,7 @@ from marl_tools.models.networks import NetworkConfig
 from marl_tools.training.contracts import Constraint, LearningGuard
 from marl_tools.training.learner import GroupLearner
 from marl_tools.training.ops import ScheduleKind, schedule
+from marl_tools.training.overlap import OverlappedCollector, Start
 from marl_tools.training.policy import describe_team, strip_prefix
 from marl_tools.training.rollout import Collector, GroupRollout, Rollout
 
@@ -95,6 +96,11 @@ class IPPO:
         total_frames: env steps of the whole run, for the schedules.
         constraint: weighs costs against rewards; None: costs are not looked at.
         shield: stands between proposals and envs; None: proposals are played.
+        asynchronous: while an update runs, the next rollout is collected by the policies as they were before it. PPO's
+            ratio is taken, and clipped, around the policy that acted.
+
+    Raises:
+        ConfigError: at construction, a shield and ``asynchronous``: its tables are those of the policies that act.
     """
 
     def __init__(
@@ -106,7 +112,12 @@ class IPPO:
         total_frames: int,
         constraint: Constraint | None = None,
         shield: LearningGuard | None = None,
+        asynchronous: bool = False,
     ) -> None:
+        if shield and asynchronous:
+            raise ConfigError(
+                "a shield learns with every update what the policies do: collect its rollouts after updates, not beside them"
+            )
         self.envs, self.config, self.total_frames = envs, config, total_frames
         self.constraint, self.shield = constraint, shield
         self.updates = 0
@@ -122,23 +133,51 @@ class IPPO:
             )
             for group in envs.groups
         }
-        self._seed = seed
+        self.collecting = 0
+        """Number of the update that the latest experience, maybe still being collected, is for."""
+        self._seed, self._asynchronous = seed, asynchronous
         self._collector: Collector | None = None
+        self._overlap: OverlappedCollector | None = None
 
     @property
     def frames_per_update(self) -> int:
         return self.config.rollouts * self.envs.num_envs
 
+    @property
+    def frames(self) -> int:
+        """Env steps of all that `collect` has given; the envs themselves may be ahead."""
+        return self._overlap.frames if self._overlap else self.envs.frames
+
     def collect(self, on_episode: Callable[[EpisodeLog], None] | None = None) -> Rollout:
         """The experience of the next update, and the episodes that ended in it; see `Collector.collect`."""
-        if self._collector is None:
-            self._collector = Collector(self.envs, self.config.rollouts, seed=self._seed, guard=self.shield)
-        return self._collector.collect(self.learners, on_episode)
+        self.collecting = self.updates
+        collector = self._collector or self._begin()
+        if self._overlap:
+            return self._overlap.collect(self.updates, on_episode)
+        return collector.collect(self.learners, on_episode, update=self.updates)
+
+    def _begin(self, state: Mapping[str, Any] | None = None) -> Collector:
+        """Start the envs, or put them where they stood."""
+        steps = self.config.rollouts
+        self._collector = Collector(self.envs, steps, seed=self._seed, guard=self.shield, state=state)
+        if self._asynchronous:
+            self._overlap = OverlappedCollector(
+                self._collector, self.learners, self.generator, acted=self.updates
+            )
+        return self._collector
 
     def update(self, rollout: Rollout) -> dict[str, dict[str, float]]:
-        """Learn from a rollout; returns each group's figures."""
+        """Learn from a rollout, asynchronously beside collecting the next one; returns each group's figures."""
+        if self._overlap is None:
+            return self._learn(rollout)
+        ahead = self.frames < self.total_frames
+        self.collecting += ahead
+        with self._overlap.beside(self.updates, ahead=ahead):
+            return self._learn(rollout)
+
+    def _learn(self, rollout: Rollout) -> dict[str, dict[str, float]]:
         config = self.config
-        progress = (self.envs.frames - self.frames_per_update) / self.total_frames
+        progress = (self.frames - self.frames_per_update) / self.total_frames
         learning_rate = schedule(config.learning_rate_schedule, config.learning_rate, 0.0, progress)
         entropy_coef = schedule(
             config.entropy_schedule, config.entropy_coef, config.entropy_coef_end, progress
@@ -156,7 +195,12 @@ class IPPO:
                 agents = learner.group.agents
                 advantages = self.constraint.penalise(agents, advantages, estimates["cost"].advantages)
             figures[name] = learner.update(
-                batch, advantages, estimates, learning_rate=learning_rate, entropy_coef=entropy_coef
+                batch,
+                advantages,
+                estimates,
+                learning_rate=learning_rate,
+                entropy_coef=entropy_coef,
+                lagging=rollout.lag > 0,
             )
         if self.shield:
             self.shield.policies_changed()
@@ -175,9 +219,14 @@ class IPPO:
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """All that a later process needs to go on from here as if nothing had happened, between two updates.
 
-        Tensors, and plain values with NumPy arrays among them; tensors are the trainer's own.
+        Tensors, and plain values with NumPy arrays among them; tensors are the trainer's own. A rollout that is ahead is
+        left out: it is collected again.
         """
-        tensors = {"generator": self.generator.get_state()}
+        begun, overlap = self._collector is not None, self._overlap
+        start = overlap.start if overlap else Start.of(self.envs, self.generator, begun=begun)
+        tensors = {"generator": start.generator}
+        if overlap:
+            tensors |= overlap.acting()
         for name, learner in self.learners.items():
             tensors |= {f"{name}/network/{key}": value for key, value in learner.network.state_dict().items()}
             optimiser = learner.optimiser_state()
@@ -189,8 +238,9 @@ class IPPO:
             **describe_team(self.envs.groups, networks, self.config.network),
             "env_name": self.envs.env_name,
             "updates": self.updates,
-            "frames": self.envs.frames,
-            "envs": self.envs.state() if self._collector else None,
+            "frames": start.frames,
+            "envs": start.envs,
+            "acted": overlap.acted if overlap else self.updates,
             "rng": self.rng.bit_generator.state,
             "constraint": self.constraint.state() if self.constraint else None,
         }
@@ -220,6 +270,7 @@ class IPPO:
         self.updates = state["updates"]
         self.rng.bit_generator.state = state["rng"]
         if state["envs"] is not None:
-            self._collector = Collector(
-                self.envs, self.config.rollouts, seed=self._seed, guard=self.shield, state=state["envs"]
-            )
+            self._begin(state["envs"])
+        if self._overlap and state["acted"] < state["updates"]:
+            acting = {name: strip_prefix(tensors, f"{name}/acting/") for name in self.learners}
+            self._overlap.load(acting, state["acted"])
