@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import json
 import shutil
@@ -24,7 +23,6 @@ from marl_tools.experiment.native import native_envs
 from marl_tools.experiment.run import train
 from marl_tools.experiment.team import certify_run, evaluate_run, load_team
 from marl_tools.safety.exact import solve, violation_probability
-from marl_tools.safety.rule import AgentShield
 from marl_tools.training.policy import RandomPolicy, TeamPolicy
 from marl_tools.training.shielded_policy import ShieldedPolicy
 
@@ -107,7 +105,7 @@ def exact_risk(config: RunConfig, policy: RandomPolicy | TeamPolicy | ShieldedPo
         model,
         laws,
         env.max_cycles,
-        shields=[_as_played(shield) for shield in policy.shield.shields] if shielded else None,
+        shields=policy.shield.shields if shielded else None,
         key_ids=policy.team.world.key_ids(model.keys) if shielded else None,
     )
     return {**dict(zip(model.agents, curve.agents[-1].tolist(), strict=True)), "team": float(curve.team[-1])}
@@ -119,13 +117,6 @@ def _action_laws(policy: Any, obs: NDArray[np.float32]) -> list[NDArray[np.float
     with torch.inference_mode():
         logits = network.policy(torch.from_numpy(obs.transpose(1, 0, 2).copy()))
     return list(torch.softmax(logits.double(), -1).numpy())
-
-
-def _as_played(shield: AgentShield) -> AgentShield:
-    """Breaks ties as play does, which does not know the policy's probabilities."""
-    twin = copy.copy(shield)
-    twin.safest = lambda look, proposed, *_: shield.safest(look, proposed)  # pyright: ignore[reportAttributeAccessIssue]
-    return twin
 
 
 def _training(folder: Path) -> dict[str, Any]:
