@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +19,7 @@ from marl_tools.experiment.run import resume, train
 from marl_tools.training.checkpoint import load_checkpoint
 from marl_tools.training.checkpoint_folder import CheckpointFolder
 from marl_tools.training.ippo import IPPO
+from tests.core.film import run_script
 from tests.envs_for_tests import Team
 
 TIMES = ("wall_time", "collect_seconds", "update_seconds")
@@ -239,8 +239,21 @@ def test_a_lock_dies_with_its_process(tmp_path):
         assert holder(tmp_path) == os.getpid()
 
 
+SUICIDAL = """
+import os, signal, sys, threading
+from marl_tools.cli import main
+from marl_tools.training.checkpoint_folder import CheckpointFolder
+original = CheckpointFolder.save
+def save(*args, **facts):
+    original(*args, **facts)
+    threading.Timer(0.03, os.kill, (os.getpid(), signal.SIGKILL)).start()
+CheckpointFolder.save = save
+main(["train", *sys.argv[1:]])
+"""
+
+
 def test_a_real_kill_at_any_moment(tmp_path):
-    """SIGKILL once a checkpoint is there, wherever the run is by then."""
+    """SIGKILL soon after a checkpoint, wherever the run is by then."""
     train(settings(tmp_path / "whole", timesteps=768, shield="ledger"))
     cut = tmp_path / "cut"
     flags = [
@@ -256,15 +269,8 @@ def test_a_real_kill_at_any_moment(tmp_path):
         "8",
     ]
     flags += ["--learning-epochs", "2", "--mini-batches", "2", "--shield", "ledger", "--video-episodes", "0"]
-    flags += ["--final-policy-eval-episodes", "3", "--out", str(cut)]
-    script = "import sys; from marl_tools.cli import main; sys.exit(main())"
-    with subprocess.Popen(
-        [sys.executable, "-c", script, "train", "crossing", *flags], stderr=subprocess.PIPE
-    ) as run:
-        while not (cut / "checkpoints" / "latest.safetensors").exists() and run.poll() is None:
-            time.sleep(0.005)
-        run.send_signal(signal.SIGKILL)
-        run.wait()
+    killed = run_script(SUICIDAL, "crossing", *flags, "--final-policy-eval-episodes", "3", "--out", cut)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
     resume(cut)
     assert_same_run(tmp_path / "whole", cut)
 
