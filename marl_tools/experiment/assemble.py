@@ -26,6 +26,7 @@ def make_trainer(config: RunConfig, factory: EnvFactory, envs: VectorEnv) -> tup
         total_frames=config.timesteps,
         constraint=make_constraint(config.safety, agents),
         shield=shield,
+        asynchronous=config.stepping.asynchronous,
     )
     return trainer, shield
 

@@ -53,7 +53,7 @@ class Evaluations:
             episodes=self.config.eval_episodes,
             seed=self.config.learning_eval_seed,
         )
-        now = trainer.envs.frames
+        now = trainer.frames
         episodes = [
             dataclasses.replace(episode, t_start=now, t_end=now, update=trainer.updates - 1)
             for episode in evaluation.episodes

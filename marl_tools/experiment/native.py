@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from marl_tools.core.errors import ConfigError
 from marl_tools.core.factory import EnvFactory
-from marl_tools.core.types import VectorEnv
+from marl_tools.core.types import EpisodeLog, VectorEnv
 from marl_tools.envs.native import GameVectorEnv
 from marl_tools.envs.parallel import GameEnv
 from marl_tools.envs.particles import ParticleVectorEnv, scenario_of
@@ -38,13 +38,20 @@ def make_envs(
 
 
 @contextmanager
-def closed_after(envs: VectorEnv) -> Iterator[None]:
-    """Close the envs when the block is left. A fault of theirs does not hide the one that ended the block."""
+def closed_after(
+    envs: VectorEnv, keep: Callable[[Sequence[EpisodeLog]], None] | None = None
+) -> Iterator[None]:
+    """Close the envs when the block is left. A fault of theirs does not hide the one that ended the block.
+
+    After such a one, ``keep`` gets the episodes that nobody has been given yet, the open ones interrupted.
+    """
     try:
         yield
     except BaseException as error:
         try:
-            envs.close()
+            episodes = envs.close()
+            if keep:
+                keep(episodes)
         except Exception as fault:
             error.add_note(f"closing the envs failed as well: {fault}")
         raise

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from marl_tools.core.durable import set_rows_aside
 from marl_tools.core.errors import CorruptFileError
 from marl_tools.core.io import JsonLines
 from marl_tools.core.logging import log
 from marl_tools.core.run_logs import EPISODES, UPDATES, read_episodes
+from marl_tools.core.types import EpisodeLog
+
+if TYPE_CHECKING:
+    from marl_tools.training.ippo import IPPO
 
 __all__ = ["EPISODES", "UPDATES", "RunRecords", "read_episodes", "rewind"]
 
@@ -36,6 +41,18 @@ class RunRecords:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stack.close()
+
+
+def log_late(folder: Path, trainer: IPPO, episodes: Sequence[EpisodeLog]) -> None:
+    """Log those of the last ``episodes`` that are whole: they ended in the very step that a run was stopped in.
+
+    They are later than what was saved, so that `rewind` sets them aside before they are played again.
+    """
+    whole = [episode for episode in episodes if not episode.interrupted]
+    if whole:
+        with RunRecords(folder) as records:
+            for episode in whole:
+                records.episodes.append(replace(episode, update=trainer.collecting).to_json())
 
 
 def rewind(folder: Path, *, frames: int, updates: int) -> None:

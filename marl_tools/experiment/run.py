@@ -8,6 +8,7 @@ import secrets
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from marl_tools.core.errors import ConfigError, CorruptFileError, MarlToolsError
 from marl_tools.core.history import History
 from marl_tools.core.io import save_to_file
 from marl_tools.core.logging import log
-from marl_tools.core.types import EpisodeLog
 from marl_tools.experiment.assemble import make_trainer
 from marl_tools.experiment.config import RunConfig, check_trust
 from marl_tools.experiment.evaluations import Evaluations
@@ -30,7 +30,7 @@ from marl_tools.experiment.folder import (
 from marl_tools.experiment.lock import RunLock
 from marl_tools.experiment.native import closed_after, make_envs
 from marl_tools.experiment.progress import Progress
-from marl_tools.experiment.records import EPISODES, RunRecords, read_episodes, rewind
+from marl_tools.experiment.records import EPISODES, RunRecords, log_late, read_episodes, rewind
 from marl_tools.experiment.safepoint import SafePoint
 from marl_tools.experiment.stopping import (
     ERROR_FILE,
@@ -143,7 +143,8 @@ class _Run:
             safe = SafePoint(self.folder, self.best)
             safe.take(trainer, self.history.ma(config.ma_window))
             try:
-                with saved_at_a_stop(config, self.folder, safe):
+                late = partial(log_late, self.folder, trainer)
+                with closed_after(envs, late), saved_at_a_stop(config, self.folder, safe):
                     before = None if begun else evaluations.of(RandomPolicy(envs.groups), "random")
                     self._learn(trainer, safe, evaluations)
                     self._calibrate(trainer, safe)
@@ -185,7 +186,7 @@ class _Run:
             self.best.load(state["best"])
             check_unfinished(self.config, self.folder, state["frames"], solved=self.best.solved)
             trainer.load(tensors, state)
-            return operator.index(trainer.envs.frames), operator.index(trainer.updates)
+            return operator.index(trainer.frames), operator.index(trainer.updates)
         except MarlToolsError:
             raise
         # Checksums tell damage; but a stranger's file may hold anything under the right names.
@@ -195,49 +196,41 @@ class _Run:
             ) from error
 
     def _learn(self, trainer: IPPO, safe: SafePoint, evaluations: Evaluations) -> None:
-        config, envs = self.config, trainer.envs
+        config = self.config
         with (
             RunRecords(self.folder) as records,
-            Progress(config.task.name, config.timesteps, start=envs.frames) as progress,
+            Progress(config.task.name, config.timesteps, start=trainer.frames) as progress,
         ):
-            episodes: list[EpisodeLog] = []
-
-            def keep(episode: EpisodeLog) -> None:
-                episode = dataclasses.replace(episode, update=trainer.updates)
-                records.episodes.append(episode.to_json())
-                episodes.append(episode)
-                self.history.add(episode)
-
-            while envs.frames < config.timesteps and not self.best.solved:
+            while trainer.frames < config.timesteps and not self.best.solved:
                 started = time.perf_counter()
-                episodes.clear()
                 try:
-                    rollout = trainer.collect(keep)
+                    rollout = trainer.collect(lambda episode: records.episodes.append(episode.to_json()))
+                    self.history.extend(rollout.episodes)
                     collected = time.perf_counter()
                     figures = trainer.update(rollout)
                 except NonFiniteError as error:
                     raise NonFiniteError(f"update {trainer.updates}: {error}") from error
                 row = {
                     "update": trainer.updates - 1,
-                    "frames": envs.frames,
+                    "frames": trainer.frames,
                     "agent_steps": sum(int(group.valid.sum()) for group in rollout.groups.values()),
-                    "episodes": len(episodes),
+                    "episodes": len(rollout.episodes),
                     "mean_return": self.history.ma(config.ma_window),
                     "collect_seconds": collected - started,
                     "update_seconds": time.perf_counter() - collected,
                     "groups": figures,
+                    **({"lag": rollout.lag} if config.stepping.asynchronous else {}),
                     **({"constraint": trainer.constraint.figures()} if trainer.constraint else {}),
                     **({"shield": self.shield.figures()} if self.shield else {}),
                 }
                 film = bool(config.video_every) and trainer.updates % config.video_every == 0
-                due = (
-                    film or envs.frames >= config.timesteps or trainer.updates % config.checkpoint_every == 0
-                )
+                ended = trainer.frames >= config.timesteps
+                due = film or ended or trainer.updates % config.checkpoint_every == 0
                 average, is_best = self._judge(trainer, evaluations, records, row, due=due)
                 records.updates.append(row)
-                wandb.log_history(evaluations.tracker, episodes, "train")
+                wandb.log_history(evaluations.tracker, rollout.episodes, "train")
                 wandb.log_points(evaluations.tracker, [row], "update", "frames")
-                progress.update(envs.frames, row["mean_return"])
+                progress.update(trainer.frames, row["mean_return"])
                 safe.take(trainer, average, due=due or is_best or self.best.solved, is_best=is_best)
                 if due:
                     safe.save()
@@ -293,7 +286,7 @@ class _Run:
         done = {
             "state": "solved" if self.best.solved else "done",
             "timesteps": config.timesteps,
-            "frames": trainer.envs.frames,
+            "frames": trainer.frames,
             "finished": time.time(),
         }
         save_to_file(done, folder, "done.json")

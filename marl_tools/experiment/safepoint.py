@@ -52,7 +52,7 @@ class SafePoint:
         state["best"] = self.best.state()
         facts = {
             "update": trainer.updates,
-            "frames": trainer.envs.frames,
+            "frames": trainer.frames,
             "average_return": None if math.isnan(average) else average,
         }
         self._written = False

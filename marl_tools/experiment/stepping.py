@@ -11,18 +11,21 @@ from marl_tools.core.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class SteppingSettings:
-    """Where the copies of the env live.
+    """Where the copies of the env live, and when they are stepped.
 
     Args:
         workers: processes that step the copies of the env; 0: this one does. The episodes are the same.
         pipeline: with two workers or more, compute the actions of one half of them while the other half steps. Still on
             policy; networks see half the rows at a time, which may move the last bit of a number.
+        asynchronous: collect the next rollout while an update runs, by the policies as they were before it. The lag of one
+            update is logged; PPO's ratio and clip are around the policy that acted. As deterministic as without.
         on_worker_death: "raise", or "restart" the copies of a worker that died; what they played is logged as interrupted.
         worker_timeout: seconds that a step or a reset of a worker's copies may take.
     """
 
     workers: int = 0
     pipeline: bool = False
+    asynchronous: bool = False
     on_worker_death: Literal["raise", "restart"] = "raise"
     worker_timeout: float = 120.0
 
@@ -51,6 +54,10 @@ class SteppingSettings:
             )
         if shielded and self.pipeline:
             raise ConfigError("pipeline with a shield: it decides on all copies at once; leave pipeline out")
+        if shielded and self.asynchronous:
+            raise ConfigError(
+                "asynchronous with a shield: it learns with every update what the policies do; leave asynchronous out"
+            )
         if shielded and self.on_worker_death == "restart":
             raise ConfigError(
                 "on_worker_death='restart' with a shield: it counts what every step led to, and that of a step which is "
