@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
 from marl_tools.core.errors import ConfigError, EnvError
@@ -60,6 +61,10 @@ class GroupBuffer:
         self.obs, self.final_obs, self.active = arrays["obs"], arrays["final_obs"], arrays["active"]
         self.rewards, self.costs = arrays["rewards"], arrays["costs"]
         self.terminated, self.truncated = arrays["terminated"], arrays["truncated"]
+        space = group.spaces.network_space
+        # What the env gives is what is kept, if it has the right shape and type.
+        self._as_it_is = isinstance(space, Box) and bool(space.shape) and not group.spaces.masked
+        self._row_shape = group.spaces.obs_shape
         self.action_mask: NDArray[np.bool_] | None = None
         if group.spaces.masked:
             self._use_mask()
@@ -80,7 +85,15 @@ class GroupBuffer:
     def observe(self, env: int, agent: int, observation: Any, mask: Any) -> None:
         """What an agent acts on next; without a mask everything is allowed."""
         self.active[env, agent] = True
-        self.obs[env, agent] = self._encode(agent, observation)
+        if (
+            self._as_it_is
+            and type(observation) is np.ndarray
+            and observation.dtype == self.obs.dtype
+            and observation.shape == self._row_shape
+        ):
+            self.obs[env, agent] = observation
+        else:
+            self.obs[env, agent] = self._encode(agent, observation)
         if mask is not None:
             if self.action_mask is None:
                 self._use_mask()

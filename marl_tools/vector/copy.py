@@ -65,7 +65,7 @@ class EnvCopy:
                 raise EnvError(f"{env.env_name} has no agents after its reset")
             for agent, buffer, place in self.agents:
                 if agent in live:
-                    self._observe(agent, buffer, place, obs, infos)
+                    self._observe(agent, buffer, place, obs, infos.get(agent))
                 else:
                     buffer.retire(row, place)
                     # Else whoever is born later would stand there as in the episode before.
@@ -98,27 +98,32 @@ class EnvCopy:
         env, row, live, ended = self.env, self._row, self.live, self.ended
         obs, rewards, terminations, truncations, infos = env.step(joint)
         remaining = set(env.agents)
-        self._refuse_unknown(remaining)
+        # At most steps nobody comes, leaves or ends, and then there is less to ask.
+        changed = remaining != live or any(terminations.values()) or any(truncations.values())
+        if changed:
+            self._refuse_unknown(remaining)
         for agent, buffer, place in self.agents:
             if agent in live:
                 if agent not in rewards:
                     raise EnvError(f"{env.env_name} gave no reward for live agent {agent!r}")
                 info = infos.get(agent)
                 buffer.rewards[row, place] = rewards[agent]
-                buffer.costs[row, place] = info.get("cost", np.nan) if info else np.nan
-                terminated = bool(terminations.get(agent))
-                if terminated or truncations.get(agent) or agent not in remaining:
+                if info:
+                    buffer.costs[row, place] = info.get("cost", np.nan)
+                terminated = changed and bool(terminations.get(agent))
+                if terminated or (changed and (truncations.get(agent) or agent not in remaining)):
                     # An agent that left without a flag is cut off, not dead: it bootstraps.
                     buffer.terminated[row, place], buffer.truncated[row, place] = terminated, not terminated
                     buffer.end(row, place, obs.get(agent))
                     live.discard(agent)
                     ended.add(agent)
                     continue
-            elif agent in remaining and agent not in ended:
+            elif changed and agent in remaining and agent not in ended:
                 live.add(agent)
+                info = infos.get(agent)
             else:
                 continue
-            self._observe(agent, buffer, place, obs, infos)
+            self._observe(agent, buffer, place, obs, info)
         self.infos = infos
 
     def _observe(
@@ -127,7 +132,7 @@ class EnvCopy:
         buffer: GroupBuffer,
         place: int,
         obs: Mapping[AgentID, Any],
-        infos: Mapping[AgentID, Mapping[str, Any]],
+        info: Mapping[str, Any] | None,
     ) -> None:
         """Take in the observation, and the mask if there is one, that an agent acts on next."""
         if agent not in obs:
@@ -135,7 +140,7 @@ class EnvCopy:
         if buffer.spaces.masked:
             mask = obs[agent]["action_mask"]
         else:
-            mask = (infos.get(agent) or {}).get("action_mask")
+            mask = info.get("action_mask") if info else None
         buffer.observe(self._row, place, obs[agent], mask)
 
     def _refuse_unknown(self, agents: set[AgentID]) -> None:

@@ -370,6 +370,24 @@ class Costly(Team):
         return {agent: self._infos[agent] for agent in agents}
 
 
+@pytest.mark.parametrize(
+    "kind", [np.float64, np.longdouble, np.ndarray.tolist, np.asfortranarray, np.ma.array]
+)
+def test_whatever_kind_of_array_an_env_observes_the_same_numbers_arrive(kind):
+    class Kind(Team):
+        def _observe(self, agents):
+            as_kind = (lambda a: a.astype(kind)) if isinstance(kind, type) else kind
+            return {agent: as_kind(array) for agent, array in super()._observe(agents).items()}
+
+    expected, envs = vector(Team, 2), vector(Kind, 2)
+    for each in (expected, envs):
+        each.reset(0)
+        advance(each, 2)
+    ours, theirs = (each.step(idle(each)).groups["agent"].obs for each in (envs, expected))
+    assert ours.dtype == np.float32
+    np.testing.assert_array_equal(ours, theirs)
+
+
 def test_a_cost_that_is_not_given_is_nan_and_not_0():
     envs = vector(Costly, 1, n=2, max_cycles=3)
     envs.reset(0)
