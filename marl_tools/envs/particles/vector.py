@@ -10,6 +10,7 @@ from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
 
 from marl_tools.core.actions import BoxCodec
+from marl_tools.core.errors import EnvError
 from marl_tools.core.spaces import AgentGroup, AgentSpaces, group_agents
 from marl_tools.core.types import EpisodeLog, GroupStep, Split, VectorStep
 from marl_tools.envs.arrays import ArrayVectorEnv
@@ -163,6 +164,12 @@ class ParticleVectorEnv(ArrayVectorEnv):
         if isinstance(group.spaces.codec, BoxCodec):
             # Differences of float32, as the actions are.
             played = group.spaces.codec.played(np.asarray(actions)).T
+            if np.isnan(played).any():
+                _, agent, world = np.argwhere(np.isnan(played))[0]
+                raise EnvError(
+                    f"{self.env_name}: the action of {group.names[agent]!r} in copy {world} is NaN; look for what the "
+                    "policy was given"
+                )
             if first.movable:
                 push[:, group.agents] = played[[2, 4]] - played[[1, 3]]
             if first.speaks:

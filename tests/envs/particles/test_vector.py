@@ -162,6 +162,18 @@ def test_an_impossible_action_is_named_with_agent_and_copy():
         twin.step({"agent": actions})
 
 
+def test_an_action_that_is_no_number_is_refused_by_a_twin_as_by_mpe2():
+    pairs = both("simple_spread", {"continuous_actions": True})
+    actions = np.zeros((WORLDS, 3, 5), np.float32)
+    actions[3, 1, 2] = np.nan
+    for envs, kind, message in zip(
+        pairs, (AssertionError, EnvError), ("nan", "'agent_1' in copy 3 is NaN"), strict=True
+    ):
+        envs.reset(0)
+        with pytest.raises(kind, match=message):
+            envs.step({"agent": actions})
+
+
 def test_it_runs_only_between_reset_and_close_and_closes_twice():
     _, twin = both("simple_spread", {})
     with pytest.raises(EnvError, match="call reset"):
