@@ -135,13 +135,15 @@ class OverlappedCollector:
         thread = threading.Thread(
             target=self._play_for, args=(played, update + 1), name="collector", daemon=True
         )
-        thread.start()
         try:
+            thread.start()
             yield
             wait([played])
         except BaseException:
             self._stopping.set()
-            wait([played])
+            # A Ctrl-C may have come before the thread did.
+            if thread.ident is not None:
+                wait([played])
             raise
 
     def _play_for(self, played: Future[Rollout], update: int) -> None:
