@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 import pickle
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -15,16 +17,28 @@ def pickle_factory(make_env: Any) -> bytes:
     """What a worker process makes its envs from.
 
     Raises:
-        ConfigError: it cannot be pickled; the innermost part that cannot is named.
+        ConfigError: it cannot be pickled, and the innermost part that cannot is named; or what it is made of is defined where
+            no other process can read it.
     """
     try:
-        return pickle.dumps(make_env)
+        pickled = pickle.dumps(make_env)
     except Exception as error:
         path, culprit, reason = _innermost(type(make_env).__name__, make_env, error)
         raise ConfigError(
             f"{path} = {culprit!r} cannot be sent to a worker process ({reason}): use a function or class at the top of a "
             "module, or its name 'package.module:function', or leave workers at 0"
         ) from error
+    if b"__main__" in pickled and not _main_is_in_a_file():
+        raise ConfigError(
+            f"{make_env!r} is made of what an interactive session, a notebook or a script from a pipe defines, which a worker "
+            "process cannot see: put that into a module, or leave workers at 0"
+        )
+    return pickled
+
+
+def _main_is_in_a_file() -> bool:
+    main = sys.modules["__main__"]
+    return main.__spec__ is not None or os.path.isfile(getattr(main, "__file__", None) or "")
 
 
 def _innermost(path: str, value: Any, error: Exception) -> tuple[str, Any, Exception]:

@@ -312,6 +312,21 @@ def test_a_main_script_that_needs_a_guard_is_told_so(tmp_path):
     assert "if __name__ == '__main__':" in last
 
 
+@pytest.mark.parametrize(("arguments", "source"), [(["-c", UNGUARDED], ""), (["-"], UNGUARDED)])
+def test_a_factory_of_an_interactive_session_is_refused_up_front(arguments, source):
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        input=source,
+        cwd=ROOT,
+        env=ENV,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert "ConfigError: <function make" in done.stderr.splitlines()[-1]
+    assert "put that into a module, or leave workers at 0" in done.stderr.splitlines()[-1]
+
+
 SCRIPT = """
 import sys, time
 from functools import partial
