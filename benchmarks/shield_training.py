@@ -79,9 +79,9 @@ def main() -> None:
             f"| {name} | {low * 1e3:.0f}, {mean * 1e3:.0f} | {high * 1e3:.0f}, {dear * 1e3:.0f} | {100 * low / high:.0f} "
             f"| {100 * mean / dear:.0f} | {frames / dear:,.0f} |"
         )
-        if 100 * mean >= AIM * dear:
+        if 100 * low >= AIM * high and 100 * mean >= AIM * dear:
             reached.append(name)
-    lines += ["", f"By the means, the aim is reached by: {'; '.join(reached) or 'none'}."]
+    lines += ["", f"By median and mean, the aim is reached by: {'; '.join(reached) or 'none'}."]
     write_page("shield_training", lines, ("marl-tools", "torch", "numpy"))
 
 
