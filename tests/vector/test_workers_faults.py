@@ -328,7 +328,7 @@ def test_a_factory_of_an_interactive_session_is_refused_up_front(arguments, sour
 
 
 SCRIPT = """
-import sys, time
+import os, sys, time
 from functools import partial
 import numpy as np
 from marl_tools.vector import WorkerVectorEnv
@@ -337,7 +337,11 @@ envs = WorkerVectorEnv(partial(troubled, trouble="hang", at={at}, max_cycles=5),
 envs.reset(0)
 print(*[worker.pid for worker in envs._crew.workers], flush=True)
 try:
+    parent = os.getppid()
+    # It does not outlive a test session that is killed.
     for t in range(10**9):
+        if os.getppid() != parent:
+            os._exit(1)
         envs.step({{"agent": np.zeros((4, 2), np.int64)}})
         if t == 3:
             print("playing", flush=True)
@@ -345,6 +349,16 @@ except KeyboardInterrupt:
     print("interrupted", len(envs.close()) if {close} else "and dropped", flush=True)
     del envs
 """
+
+
+started: list[subprocess.Popen[str]] = []
+
+
+@pytest.fixture(autouse=True)
+def no_script_outlives_its_test():
+    yield
+    while started:
+        started.pop().kill()
 
 
 def run_script(
@@ -359,6 +373,7 @@ def run_script(
         text=True,
         start_new_session=True,
     )
+    started.append(process)
     assert process.stdout
     crew = [int(pid) for pid in process.stdout.readline().split()]
     assert process.stdout.readline() == "playing\n"
