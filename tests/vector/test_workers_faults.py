@@ -411,12 +411,11 @@ def test_a_vector_env_that_is_dropped_takes_its_workers_along_though_they_hang()
 
 
 def test_time_in_which_the_whole_program_is_stopped_does_not_count_as_a_workers():
-    process, _ = run_script(at=10**9, method="spawn", timeout=1.0)
-    for _ in range(2):
-        os.killpg(process.pid, signal.SIGSTOP)
-        time.sleep(1.5)
-        os.killpg(process.pid, signal.SIGCONT)
-        time.sleep(0.2)
+    process, _ = run_script(at=10**9, method="spawn", timeout=4.0)
+    os.killpg(process.pid, signal.SIGSTOP)
+    time.sleep(4.5)
+    os.killpg(process.pid, signal.SIGCONT)
+    time.sleep(0.2)
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert (err, process.returncode) == ("", 0)
