@@ -21,7 +21,14 @@ from numpy.typing import ArrayLike, NDArray
 from marl_tools.core.averages import History
 from marl_tools.core.errors import ConfigError, CorruptFileError
 from marl_tools.core.io import PathLike, load_from_file
-from marl_tools.core.run_logs import EPISODES, UPDATES, UpdateLog, read_episodes, read_updates
+from marl_tools.core.run_logs import (
+    EPISODES,
+    UPDATES,
+    UpdateLog,
+    check_run_folder,
+    read_episodes,
+    read_updates,
+)
 from marl_tools.core.types import AgentID, EpisodeLog, Split
 
 Floats = NDArray[np.float64]
@@ -165,13 +172,18 @@ def session_of_run(
     Raises:
         FileNotFoundError: the folder has no logs.
         CorruptFileError: a log is damaged.
-        ConfigError: there is no baseline, or no such agent.
+        ConfigError: no run folder, no baseline, no such agent, or no evaluations where split is "eval".
     """
     folder = Path(folder)
+    check_run_folder(folder)
     if random_return is None:
         random_return = random_baseline(folder, agent)
     updates = list(read_updates(folder / UPDATES))
     episodes = [log for log in read_episodes(folder / EPISODES) if log.split == split]
+    if split == "eval" and not episodes:
+        raise ConfigError(
+            f"{folder} has no evaluations on the way: train with eval_every (--eval-every N), or take split='train'"
+        )
     if agent is not None and episodes and not any(agent in log.returns for log in episodes):
         raise ConfigError(f"{folder} has no {split} episode of agent {agent!r}")
     by_update: dict[int | None, list[EpisodeLog]] = {}

@@ -143,16 +143,36 @@ def resolve(reference: Callable[..., Any] | Reference) -> Callable[..., Any]:
     try:
         target: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        hint = "" if module_name.startswith(str(error.name)) else f", which {module_name} imports"
-        raise ConfigError(f"{reference!r}: no module named {error.name!r}{hint}; is it installed?") from error
+        raise ConfigError(f"{reference!r}: {_why_missing(module_name, str(error.name))}") from error
     for name in path.split("."):
         if not hasattr(target, name):
-            known = [key for key, value in vars(target).items() if callable(value) and key[0] != "_"]
+            known = _callables(target)
             raise ConfigError(f"{reference!r}: {target!r} has no {name!r}.{did_you_mean(name, known)}")
         target = getattr(target, name)
     if not callable(target):
         raise ConfigError(f"{reference!r} is {target!r}, which cannot be called; name a function or a class.")
     return target
+
+
+def _why_missing(module: str, missing: str) -> str:
+    """What to do about a module that was not found while ``module`` was imported."""
+    if not f"{module}.".startswith(f"{missing}."):
+        return f"no module named {missing!r}, which {module} imports; is it installed?"
+    if missing.endswith(".py"):
+        return f"no module named {missing!r}: leave out the .py"
+    return (
+        f"no module named {missing!r}; is it installed? One of your own is found where the command is run: run it where "
+        "the module lies, or set PYTHONPATH to that folder"
+    )
+
+
+def _callables(target: Any) -> list[str]:
+    """What ``target`` itself defines and can be called; what it has only imported, if it defines nothing."""
+    public = {key: value for key, value in vars(target).items() if callable(value) and key[0] != "_"}
+    name = getattr(target, "__name__", None)
+    return [key for key, value in public.items() if getattr(value, "__module__", None) == name] or list(
+        public
+    )
 
 
 def _check_reference(name: str, value: Any) -> None:

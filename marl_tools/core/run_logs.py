@@ -10,10 +10,30 @@ from pathlib import Path
 from typing import Any
 
 from marl_tools.core.durable import read_jsonl
-from marl_tools.core.errors import CorruptFileError
+from marl_tools.core.errors import ConfigError, CorruptFileError
 from marl_tools.core.types import EpisodeLog
 
 EPISODES, UPDATES = "episodes.jsonl", "updates.jsonl"
+
+
+def check_run_folder(folder: Path) -> None:
+    """Refuse a folder that has neither the settings nor the logs of a run.
+
+    Raises:
+        ConfigError: says what is there instead.
+    """
+    if not any((folder / name).exists() for name in ("config.json", UPDATES, EPISODES)):
+        raise not_a_run(folder)
+
+
+def not_a_run(folder: Path) -> ConfigError:
+    """The refusal of what has no config.json, with the run folder that may have been meant."""
+    if folder.is_file():
+        inside = f": it is a file; give the folder that it lies in, {folder.parent}"
+        return ConfigError(f"{folder} is not a run folder{inside}")
+    below = next(iter(sorted(folder.glob("*/config.json"))), None)
+    meant = f"; it holds run folders: name one of them, such as {below.parent}" if below else ""
+    return ConfigError(f"{folder} is not a run folder: it has no config.json{meant}")
 
 
 def read_episodes(path: str | os.PathLike[str]) -> Iterator[EpisodeLog]:

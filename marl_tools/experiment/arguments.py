@@ -15,7 +15,7 @@ class Resume:
 
     Args:
         resume: the run folder.
-        timesteps: a new total of env steps; None: the run's own.
+        timesteps: a new total of env steps, those already played included; None: the run's own.
         stop_at: a new mean return to stop at; None: the run's own.
         trust: import code that the run folder names.
     """

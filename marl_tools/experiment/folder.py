@@ -10,6 +10,7 @@ from pathlib import Path
 from marl_tools.core.errors import ConfigError, CorruptFileError
 from marl_tools.core.io import create_dir, load_from_file, save_to_file
 from marl_tools.core.logging import log
+from marl_tools.core.run_logs import not_a_run
 from marl_tools.core.types import VectorEnv
 from marl_tools.core.wrappers.direct import steps_directly
 from marl_tools.experiment.config import RunConfig
@@ -36,8 +37,8 @@ def load_config(folder: Path) -> RunConfig:
     """
     try:
         settings = load_from_file(folder, "config.json")
-    except FileNotFoundError:
-        raise ConfigError(f"{folder} is not a run folder: it has no config.json") from None
+    except (FileNotFoundError, NotADirectoryError):
+        raise not_a_run(folder) from None
     if not isinstance(settings, dict):
         raise CorruptFileError(
             f"{folder / 'config.json'} holds a {type(settings).__name__}, not settings by name"
@@ -78,11 +79,17 @@ def claim_folder(config: RunConfig, folder: Path) -> Path:
 
 
 def check_unfinished(config: RunConfig, folder: Path, frames: int, *, solved: bool) -> None:
-    """Refuse to go on with a run that has come to its end at ``frames``.
+    """Refuse to go on with a run that has come to its end at ``frames``, or to end one earlier than it has come.
 
     Raises:
         ConfigError: says what would make it go on.
     """
+    own = load_config(folder).timesteps
+    if config.timesteps < min(frames, own):
+        raise ConfigError(
+            f"{folder} has played {frames:,} of {own:,} env steps, more than --timesteps {config.timesteps}: --timesteps "
+            "is the total, those already played included"
+        )
     if not (folder / "done.json").exists():
         return
     if solved:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from marl_tools.core.errors import ConfigError, MarlToolsError
 from marl_tools.core.io import load_from_file
+from marl_tools.core.types import Split
 from marl_tools.experiment.folder import load_config
 from marl_tools.experiment.lock import holder
 from marl_tools.experiment.records import UPDATES
@@ -29,9 +30,9 @@ _TAIL = 65536
 class RunSummary:
     """One run folder; None where it does not say.
 
-    ``frames`` of ``timesteps`` env steps; ``mean_return`` is the moving average of the last update, ``best_return`` that of the
-    best checkpoint; ``age`` in seconds since anything was last written. ``detail`` says why a run failed or is damaged, or which
-    process runs it.
+    ``frames`` of ``timesteps`` env steps; ``mean_return`` is the moving average over training episodes at the last update,
+    ``best_return`` that of the best checkpoint, over the episodes of ``best_split``: with ``eval_every`` those of evaluations.
+    ``age`` in seconds since anything was last written. ``detail`` says why a run failed or is damaged, or which process runs it.
     """
 
     folder: str
@@ -41,6 +42,7 @@ class RunSummary:
     timesteps: int | None = None
     mean_return: float | None = None
     best_return: float | None = None
+    best_split: Split | None = None
     age: float = 0.0
     detail: str | None = None
 
@@ -72,7 +74,14 @@ def summarise_run(folder: Path) -> RunSummary:
     except (MarlToolsError, OSError) as error:
         return RunSummary(state="damaged", detail=_printable(str(error)), **common)
     state, detail = _state(folder)
-    return RunSummary(state=state, detail=detail, env=config.task.name, timesteps=config.timesteps, **common)
+    return RunSummary(
+        state=state,
+        detail=detail,
+        env=config.task.name,
+        timesteps=config.timesteps,
+        best_split="eval" if config.eval_every else "train",
+        **common,
+    )
 
 
 def _state(folder: Path) -> tuple[State, str | None]:

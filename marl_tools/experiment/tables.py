@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,14 @@ from rich.table import Table
 
 from marl_tools.experiment.runs import RunSummary
 from marl_tools.training.evaluate import Evaluation
+
+_WIDE = 10_000
+"""Columns of a console that cuts nothing: a name or a figure that is cut is worth nothing, a line that wraps is."""
+
+
+def _console() -> Console:
+    """As wide as the terminal; into a pipe or a file as wide as the table."""
+    return Console() if sys.stdout.isatty() else Console(width=_WIDE)
 
 
 def print_returns(before: Evaluation | None, after: Evaluation | None) -> None:
@@ -31,7 +40,7 @@ def print_returns(before: Evaluation | None, after: Evaluation | None) -> None:
         table.add_row(
             str(row), *(f"{column[row]:.3f}" if row in column else "" for column in columns.values())
         )
-    Console().print(table)
+    _console().print(table)
 
 
 def print_evaluation(title: str, summary: Mapping[str, Any]) -> None:
@@ -44,7 +53,7 @@ def print_evaluation(title: str, summary: Mapping[str, Any]) -> None:
     for name, row in {"mean over agents": returns["mean_over_agents"], **returns["agents"]}.items():
         interval = "-" if row["interval"] is None else "{:.3f} to {:.3f}".format(*row["interval"])
         table.add_row(str(name), f"{row['mean']:.3f}", interval)
-    Console().print(table)
+    _console().print(table)
 
 
 def print_certificate(certificate: Mapping[str, Any]) -> None:
@@ -69,7 +78,7 @@ def print_certificate(certificate: Mapping[str, Any]) -> None:
                 bound,
             )
         table.add_section()
-    Console().print(table)
+    _console().print(table)
     print(certificate["bound_note"])
     for contradiction in certificate["contradictions"][1:]:
         print(f"and {contradiction}")
@@ -84,7 +93,7 @@ def print_explanation(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
     for name in list(rows[0])[1:]:
         values = [row[name] for row in rows]
         table.add_row(name, *(f"{value:.4g}" if isinstance(value, float) else str(value) for value in values))
-    Console().print(table)
+    _console().print(table)
 
 
 def print_coverage(report: Mapping[str, Any]) -> None:
@@ -102,7 +111,7 @@ def print_coverage(report: Mapping[str, Any]) -> None:
     table.add_row("visits still needed for that", str(report["visits_missing"]))
     for agent, share in report["keys_within_risk"].items():
         table.add_row(f"keys of risk up to {report['max_risk']:g}, {agent}", f"{share:.1%}")
-    Console().print(table)
+    _console().print(table)
 
 
 def print_runs(runs: Sequence[RunSummary]) -> None:
@@ -111,14 +120,19 @@ def print_runs(runs: Sequence[RunSummary]) -> None:
         print("no run folders here")
         return
     table = Table("run", "env", "state", box=None)
-    for heading in ("steps", "return", "best", "age"):
+    for heading in ("steps", "train return", "best checkpoint", "age"):
         table.add_column(heading, justify="right")
     for run in runs:
         steps = f"{run.frames:,}" if run.timesteps is None else f"{run.frames:,}/{run.timesteps:,}"
-        returns = ("" if value is None else f"{value:.2f}" for value in (run.mean_return, run.best_return))
+        mean = "" if run.mean_return is None else f"{run.mean_return:.2f}"
+        best = "" if run.best_return is None else f"{run.best_return:.2f} ({run.best_split or '?'})"
         # Names come from folders that anyone may have made: brackets in them are no markup.
-        table.add_row(escape(run.folder), escape(run.env or ""), run.state, steps, *returns, _age(run.age))
-    Console().print(table)
+        table.add_row(escape(run.folder), escape(run.env or ""), run.state, steps, mean, best, _age(run.age))
+    Console(width=_WIDE).print(table)
+    if any(run.best_split == "eval" for run in runs):
+        print(
+            "(train): average of training episodes, which explore; (eval): of evaluations without exploration"
+        )
     for run in runs:
         if run.detail and run.state in ("failed", "damaged"):
             print(f"{run.folder}: {run.detail}")

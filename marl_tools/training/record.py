@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any, Self
 from marl_tools.core.averages import MovingAverage
 from marl_tools.core.errors import ConfigError, did_you_mean
 from marl_tools.core.io import PathLike
-from marl_tools.core.run_logs import EPISODES, UPDATES, UpdateLog, read_episodes, read_updates
+from marl_tools.core.run_logs import (
+    EPISODES,
+    UPDATES,
+    UpdateLog,
+    check_run_folder,
+    read_episodes,
+    read_updates,
+)
 from marl_tools.core.types import AgentID, EpisodeLog, Split
 
 if TYPE_CHECKING:
@@ -164,9 +171,10 @@ class AgentRecord:
         Raises:
             FileNotFoundError: the folder has no such logs.
             CorruptFileError: a line of them is damaged; names the file and the row.
-            ConfigError: the run has no episode of such an agent; those that it has are named.
+            ConfigError: the folder is no run, or has no episode of such an agent; those that it has are named.
         """
         folder = Path(folder)
+        check_run_folder(folder)
         updates = {log.update: log for log in read_updates(folder / UPDATES)}
         group = _group_of(folder, agent, updates)
         record, agents = cls(agent, env_index, window=window), dict[AgentID, None]()

@@ -215,7 +215,10 @@ def test_evaluations_on_the_way_are_log_points_of_their_own(tmp_path):
     session = session_of_run(run, "a", split="eval", window=1)
     assert session.strengths.tolist() == [2.0, 7.0]
     assert (session.frames.tolist(), session.optimiser_steps.tolist()) == ([10, 30], [4, 12])
-    assert len(session_of_run(write_run(tmp_path / "plain", [1.0]), split="eval").frames) == 0
+    with pytest.raises(ConfigError, match="no evaluations on the way: train with eval_every"):
+        session_of_run(write_run(tmp_path / "plain", [1.0]), split="eval")
+    with pytest.raises(ConfigError, match="nowhere is not a run folder"):
+        session_of_run(tmp_path / "nowhere")
 
 
 def test_a_run_without_a_baseline_or_such_an_agent_says_so(tmp_path):

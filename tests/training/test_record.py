@@ -196,6 +196,13 @@ def test_an_agent_that_nobody_knows_is_refused_with_those_there_are(run):
         AgentRecord.from_run(run, "agent_7")
 
 
+def test_a_folder_that_is_no_run_is_said_to_be_none(tmp_path):
+    (tmp_path / "file").touch()
+    for place in ("nowhere", "file", ""):
+        with pytest.raises(ConfigError, match="is not a run folder"):
+            AgentRecord.from_run(tmp_path / place, "agent_0")
+
+
 def test_a_run_in_the_middle_of_an_update_has_rows_without_scalars(run, tmp_path):
     shutil.copytree(run, tmp_path / "run")
     path = tmp_path / "run" / "updates.jsonl"

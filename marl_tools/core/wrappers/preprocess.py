@@ -144,7 +144,7 @@ def _apply(step: PreprocessStep, env: Any) -> Any:
     except AssertionError as error:
         spaces = {str(env.observation_space(agent)) for agent in env.possible_agents}
         raise ConfigError(
-            f"preprocessing step {step.text!r} does not fit {env}: {error or 'wrong kind of space'}. "
+            f"preprocessing step {step.text!r} does not fit {env}: {str(error) or 'wrong kind of space'}. "
             f"Observation spaces before it: {', '.join(sorted(spaces))}."
         ) from error
     return OwnObservations(wrapped) if step.function == "frame_stack_v1" else wrapped
