@@ -1,15 +1,24 @@
-"""An environment of one's own, trained by name:
+"""An environment of one's own, trained by name, shielded and constrained:
 
     marl-tools train examples.own_env:make_env --timesteps 20000 --env-kwargs size=6
+    marl-tools train examples.own_env:make_env --timesteps 20000 --shield ledger --constraint lagrange
 
-Two agents on a line meet in the middle. Each sees both positions, moves left, stays or moves right, and earns the closer the two are.
+Two agents on an icy line meet in the middle. Each sees both positions, moves left, stays or moves right, and earns the closer the two are.
+A move may slide one place too far, and an agent that hits the wall at an end of the line has a cost of 1.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import product
+
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 from pettingzoo import ParallelEnv
+
+from marl_tools.core.transitions import Outcome
+
+SLIDE = 0.1
 
 
 class Meeting(ParallelEnv):
@@ -33,24 +42,26 @@ class Meeting(ParallelEnv):
             self.rng = np.random.default_rng(seed)
         self.agents = list(self.possible_agents)
         self.steps = 0
-        self.places = self.rng.integers(0, self.size, 2)
+        self.places = self.rng.choice(self.size, 2, replace=False)
         return self._observe(), {agent: {} for agent in self.agents}
 
     def step(self, actions: dict[str, int]):
-        moves = [actions["left"] - 1, actions["right"] - 1]
-        self.places = np.clip(self.places + moves, 0, self.size - 1)
+        moves = np.array([actions["left"] - 1, actions["right"] - 1])
+        aims = self.places + moves * np.where(self.rng.random(2) < SLIDE, 2, 1)
+        self.places = np.clip(aims, 0, self.size - 1)
         self.steps += 1
         met = bool(self.places[0] == self.places[1])
         cut = not met and self.steps >= self.max_cycles
         agents, reward = self.agents, 1.0 if met else -0.1
         if met or cut:
             self.agents = []
+        hits = zip(agents, self.places != aims, strict=True)
         return (
             self._observe(),
             dict.fromkeys(agents, reward),
             dict.fromkeys(agents, met),
             dict.fromkeys(agents, cut),
-            {agent: {} for agent in agents},
+            {agent: {"cost": float(hit)} for agent, hit in hits},
         )
 
     def render(self) -> np.ndarray:
@@ -62,6 +73,40 @@ class Meeting(ParallelEnv):
     def _observe(self) -> dict[str, np.ndarray]:
         line = (self.places / (self.size - 1)).astype(np.float32)
         return {"left": line, "right": line[::-1].copy()}
+
+    # A shield needs this: all that the next step depends on, as bytes, without the clock.
+    def state_key(self) -> bytes:
+        return _key(self.places)
+
+    # With these three the env can be enumerated, and a shield knows beforehand which outcomes are possible.
+    def initial_law(self) -> list[tuple[float, bytes]]:
+        starts = [places for places in product(range(self.size), repeat=2) if places[0] != places[1]]
+        return [(1 / len(starts), _key(places)) for places in starts]
+
+    def joint_law(self, key: bytes, choices: Sequence[int]) -> list[Outcome]:
+        places = np.frombuffer(key, np.int64).tolist()
+        left, right = (self._law_of_one(*move) for move in zip(places, choices, strict=True))
+        return [
+            Outcome(p * q, _key((a, b)), (a_hits, b_hits), (a == b, a == b))
+            for ((a, a_hits), p), ((b, b_hits), q) in product(left.items(), right.items())
+        ]
+
+    def ended_agents(self, key: bytes) -> tuple[bool, ...]:
+        left, right = np.frombuffer(key, np.int64).tolist()
+        return left == right, left == right
+
+    def _law_of_one(self, place: int, choice: int) -> dict[tuple[int, bool], float]:
+        """Where an agent's move may end, and whether it hits the wall, with the probability of each."""
+        law: dict[tuple[int, bool], float] = {}
+        for probability, length in ((1 - SLIDE, 1), (SLIDE, 2)):
+            aim = place + (choice - 1) * length
+            after = min(max(aim, 0), self.size - 1)
+            law[after, aim != after] = law.get((after, aim != after), 0.0) + probability
+        return law
+
+
+def _key(places: Sequence[int] | np.ndarray) -> bytes:
+    return np.asarray(places, np.int64).tobytes()
 
 
 def make_env(size: int = 8, render_mode: str | None = None) -> ParallelEnv:
