@@ -80,3 +80,16 @@ def test_a_reference_that_leads_nowhere_says_what_would(tmp_path, capsys, monkey
     source = "from gymnasium.spaces import Box, Discrete\nclass Line:\n    pass\n"
     (tmp_path / "line_env.py").write_text(source)
     assert re.search(message, refused(["train", reference], capsys))
+
+
+@pytest.mark.parametrize("constraint", ["lagrange", "pid"])
+def test_a_constraint_without_costs_is_refused_before_anything_is_played_or_written(
+    tmp_path, capsys, constraint
+):
+    args = ["train", FILM, *TINY, "--constraint", constraint, "--out", tmp_path / "run"]
+    message = refused(args, capsys)
+    assert "Film gives agent 'agent_0' no cost, which the constraint needs" in message.replace(
+        "film_v0", "Film"
+    )
+    assert "evaluation episodes" not in message
+    assert not (tmp_path / "run").exists()

@@ -6,7 +6,8 @@ from marl_tools.core.factory import EnvFactory
 from marl_tools.core.types import VectorEnv
 from marl_tools.experiment.config import RunConfig
 from marl_tools.experiment.safety import make_constraint, make_shield, warn_if_patience_is_short
-from marl_tools.training.ippo import IPPO
+from marl_tools.training.ippo import IPPO, cost_is_missing
+from marl_tools.training.policy import RandomPolicy
 from marl_tools.training.shielding import ShieldedTeam
 
 
@@ -18,6 +19,8 @@ def make_trainer(config: RunConfig, factory: EnvFactory, envs: VectorEnv) -> tup
     """
     agents = tuple(agent for group in envs.groups for agent in group.agents)
     config.check_team(agents)
+    if config.safety.constraint != "none":
+        _check_costs(config, factory, envs)
     shield = _make_shield(config, factory, envs)
     trainer = IPPO(
         envs,
@@ -29,6 +32,21 @@ def make_trainer(config: RunConfig, factory: EnvFactory, envs: VectorEnv) -> tup
         asynchronous=config.stepping.asynchronous,
     )
     return trainer, shield
+
+
+def _check_costs(config: RunConfig, factory: EnvFactory, envs: VectorEnv) -> None:
+    """Refuse a constraint without costs before anything is played or written; one random step of an own env shows it."""
+    policy = RandomPolicy(envs.groups, seed=config.seed)
+    env = factory()
+    try:
+        observations, infos = env.reset(seed=config.seed)
+        actions = policy({agent: observations[agent] for agent in env.agents}, infos)
+        *_, infos = env.step(actions)
+        for agent in actions:
+            if (infos.get(agent) or {}).get("cost") is None:
+                raise cost_is_missing(env.env_name, agent)
+    finally:
+        env.close()
 
 
 def _make_shield(config: RunConfig, factory: EnvFactory, envs: VectorEnv) -> ShieldedTeam | None:

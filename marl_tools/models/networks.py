@@ -35,8 +35,11 @@ _RETURN_DECAY = 0.9
 class NetworkConfig:
     """Shape of the networks.
 
-    encoder: "mlp" flattens, "cnn" convolves (H, W, C) or (C, H, W) images; "auto" takes the cnn for 3-D observations
-    of at least 5x5 pixels.
+    Args:
+        encoder: "mlp" flattens, "cnn" convolves (H, W, C) or (C, H, W) images; "auto" takes the cnn for 3-D observations
+            of at least 5x5 pixels.
+        hidden: sizes of the hidden layers.
+        activation: between the layers.
     """
 
     encoder: Literal["auto", "mlp", "cnn"] = "auto"

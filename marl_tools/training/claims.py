@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +16,12 @@ from marl_tools.training.shielded_policy import ShieldedPolicy
 _HOLDS = (
     "the bound holds with probability 1 - delta, given that keys are Markov, that the others' executed behaviour lies in "
     "the covered set after every history and is drawn independently, and that policies and tables are frozen"
+)
+
+_VACUOUS = (
+    "the bound of {agents} is 1 and says nothing: the world model knows too little for max_risk={max_risk:g}. `marl-tools "
+    "coverage` shows what it lacks: train longer, declare the outcomes that are possible (--shield-support declared), or "
+    "raise --shield-patience"
 )
 
 
@@ -82,7 +88,18 @@ def shield_claim(evaluation: Evaluation, policy: Policy) -> Claim:
         if left:
             return _none(f"{agent!r} left the ledger in {left} episodes: no bound applies")
     starts = np.mean(policy.audit.start_bounds[-len(evaluation.episodes) :], axis=0)
-    return Claim(dict(zip(team.agents, starts.tolist(), strict=True)), team.config.horizon, _HOLDS, [])
+    bounds = dict(zip(team.agents, starts.tolist(), strict=True))
+    note = _note(bounds, team.config.max_risk, _HOLDS)
+    return Claim(bounds, team.config.horizon, note, [])
+
+
+def _note(bounds: Mapping[AgentID, float], max_risk: float, holds: str) -> str:
+    """What bounds claim: nothing where they are 1, and ``holds`` elsewhere."""
+    vacuous = [agent for agent, bound in bounds.items() if round(bound, 4) >= 1.0]
+    if not vacuous:
+        return holds
+    note = _VACUOUS.format(agents=", ".join(map(str, vacuous)), max_risk=max_risk)
+    return note if len(vacuous) == len(bounds) else f"{note}. Of the others {holds}"
 
 
 def _none(note: str, contradictions: list[str] | None = None) -> Claim:

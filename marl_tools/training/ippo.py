@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from marl_tools.core.errors import ConfigError
-from marl_tools.core.types import EpisodeLog, VectorEnv
+from marl_tools.core.types import AgentID, EpisodeLog, VectorEnv
 from marl_tools.models.distributions import check_action_pdtype
 from marl_tools.models.networks import NetworkConfig
 from marl_tools.training.contracts import Constraint, LearningGuard
@@ -35,14 +35,24 @@ class IPPOConfig:
     """Settings of the trainer.
 
     Args:
-        rollouts: steps of each env copy between two updates.
+        rollouts: steps of each env copy between two updates; a run's steps are rounded up to whole updates.
         learning_epochs: passes over a rollout.
         mini_batches: parts that each pass is cut into.
         share: "group": agents with equal spaces share one network; "none": a network for each agent.
+        learning_rate: of Adam, at the start of the run.
         learning_rate_schedule: "constant", or "linear", "cosine" or "exponential" down to 0 at the end of the run.
+        gamma: discount of a reward a step later.
+        gae_lambda: of advantages: 0 takes the critic's word, 1 the whole return.
+        clip: PPO's: how far the probability of an action may move in an update, as a ratio from 1.
+        entropy_coef: weight of the entropy bonus, which keeps the policy exploring.
         entropy_coef_end: where the entropy bonus ends when ``entropy_schedule`` is not constant.
+        entropy_schedule: how that bonus changes, as ``learning_rate_schedule``.
+        value_coef: weight of the critic's loss.
+        max_grad_norm: longer gradients are cut to this norm.
         target_kl: an epoch in which a group's KL divergence exceeds this is the update's last; None: never stop.
+        normalise_observations: networks see observations of mean 0 and variance 1.
         normalise_returns: the critic learns returns of mean 0 and variance 1 (PopArt).
+        normalise_advantages: those of a batch get mean 0 and variance 1.
         action_pdtype: the action distribution, a name in `models.distributions.ACTION_PDS`; None or "default": Normal for
             numbers, Categorical for choices, Bernoulli for bits.
     """
@@ -84,6 +94,14 @@ class IPPOConfig:
         if self.target_kl is not None and not self.target_kl > 0:
             raise ConfigError(f"target_kl={self.target_kl}: must be positive, or None for no KL stop")
         check_action_pdtype(self.action_pdtype)
+
+
+def cost_is_missing(env_name: str, agent: AgentID) -> ConfigError:
+    """The refusal of a constraint in an env that gives an agent no cost."""
+    return ConfigError(
+        f"{env_name} gives agent {agent!r} no cost, which the constraint needs: "
+        "put it into infos[agent]['cost'], or add it with AddCost (--cost package.module:function)"
+    )
 
 
 class IPPO:
@@ -211,10 +229,7 @@ class IPPO:
         missing = batch.valid & np.isnan(batch.costs)
         if missing.any():
             agent = batch.group.agents[np.argwhere(missing)[0][2]]
-            raise ConfigError(
-                f"{self.envs.env_name} gives agent {agent!r} no cost, which the constraint needs: "
-                "put it into infos[agent]['cost'], or add it with AddCost (--cost package.module:function)"
-            )
+            raise cost_is_missing(self.envs.env_name, agent)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """All that a later process needs to go on from here as if nothing had happened, between two updates.

@@ -119,6 +119,7 @@ def test_patience_that_certifies_nothing_is_warned_of_once_with_the_visits_it_ta
     assert len(lines) == 1
     assert str(needed) in lines[0]
     assert "patience 64" in lines[0]
+    assert "Raise --shield-patience, train longer, or declare" in lines[0]
     warn_if_patience_is_short(config(shield_patience=needed).safety, team)
     warn_if_patience_is_short(config(shield_model="exact").safety, team)
     assert len(lines) == 1
