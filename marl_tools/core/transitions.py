@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -112,6 +112,47 @@ class Tabulated(Solvable, Protocol):
         Raises:
             ConfigError: there are more than ``max_keys`` of them.
         """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Factor:
+    """A part of the state that some agents move among themselves.
+
+    Its key must be Markov under the actions of its own agents: whatever the others do and whatever was before, the law of
+    the next factor key follows from this one and their actions. It tells which of its agents have ended.
+
+    Attributes:
+        agents: the group, in the order of the factor's actions and flags.
+        project: from a joint key to this factor's.
+        violated: ``violated(key, choices, next_key)`` tells which of the group violate in this factor. An agent's cost must
+            be above 0 exactly where it violates in one of its factors.
+        law: an env whose joint law is that of the factor alone, keys included, where it can be enumerated.
+    """
+
+    agents: tuple[AgentID, ...]
+    project: Callable[[Key], Key]
+    violated: Callable[[Key, tuple[int, ...], Key], Sequence[bool]]
+    law: Solvable | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Factors:
+    """The factors of an env, and each agent's backup action: what its bound assumes that it plays later on.
+
+    The backup is one action for all an agent's factors, since the safest ones of two factors may differ. It
+    should be harmless as far as possible, like staying where one is, and legal everywhere.
+    """
+
+    parts: tuple[Factor, ...]
+    backup: Mapping[AgentID, int]
+
+
+class Factored(Keyed, Protocol):
+    """An env that declares its factors: who interacts with whom."""
+
+    def factors(self) -> Factors | None:
+        """The declaration; None where all agents are better looked at together."""
         ...
 
 

@@ -180,6 +180,7 @@ _ALL = (
     _pettingzoo("classic/rps-v2", 2, "rock, paper, scissors, repeated", packages=("pygame",)),
     _own("crossing", 2, "cars cross an intersection; cost: a crash", n_agents_kwarg="n_agents"),
     _own("corridor", 2, "walkers on a windy ledge; cost: a fall", n_agents_kwarg="n_agents"),
+    _own("drones", 4, "a fleet crosses one airspace; cost: two come too close", n_agents_kwarg="n_agents"),
     _own("stag_hunt", 2, "two hunters, plants and a stag; cost: mauled alone"),
     _gridmap("rooms", "two robots swap places between two rooms; cost: a collision"),
     _gridmap("streets", "two robots swap places in narrow streets; cost: a collision"),

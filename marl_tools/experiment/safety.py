@@ -166,7 +166,7 @@ def warn_if_patience_is_short(settings: SafetySettings, team: ShieldedTeam) -> N
 
     Where the declared outcomes alone keep every state within ``max_risk``, there is a safe action before the first visit.
     """
-    needed = team.config.visits_needed(max(1, len(team.world.keys)))
+    needed = team.config.visits_needed(max(1, team.models.num_keys))
     short = settings.shield_model == "learned" and settings.shield_patience < needed
     if short and team.least_risk().max(initial=0.0) > settings.max_risk:
         log(

@@ -102,7 +102,8 @@ def worst_case(
     The maximum is over all policies that see key, slack and time and play only what the rule admits
     (price <= slack, whatever ``over_budget`` says), and over opponents above their floors that see the same.
     """
-    rows, config, tables = AgentRows(model.table, agent), shield.config, shield.tables
+    rows, config = AgentRows(model.table, agent), shield.config
+    keys = np.arange(rows.num_keys)
     lo, target = model.table.lo[rows.order].T, rows.target
     weight = rows.weights(opponents, "zero")
     action = rows.cell % rows.num_actions
@@ -112,12 +113,12 @@ def worst_case(
     risk = np.zeros((rows.num_keys + 2, len(levels)))  # (K + 2, slack)
     risk[-1] = 1.0
     for k in range(1, horizon + 1):
-        at = k if ledger else config.step_horizon
-        price = tables.price[at, cell_key + 1, action].astype(np.int64)
+        look = shield.look(keys, np.full(len(keys), k), np.zeros(len(keys), np.int32))
+        price = look.price[cell_key, action].astype(np.int64)
         if ledger:
             left = levels - price[:, None]  # (cells, slack)
         else:
-            value = tables.value[at, cell_key + 1]
+            value = look.value[cell_key]
             left = np.where(price <= np.maximum(0, config.max_risk - value) / config.level, 0, -1)[:, None]
         after = np.repeat(np.maximum(left, 0), rows.found, axis=0)
         expected = sum(mass[:, None] * risk[to[:, None], after] for mass, to in zip(lo, target, strict=True))
@@ -130,7 +131,6 @@ def worst_case(
         np.maximum.at(new, cell_key, reply)
         new[-1] = 1.0
         risk = new
-    keys = np.arange(rows.num_keys)
     return risk[keys, shield.start(keys)[0]]
 
 

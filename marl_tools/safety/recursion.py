@@ -24,9 +24,15 @@ class Risk:
 
 
 def risk_tables(
-    table: TransitionTable, agent: int, horizon: int, opponents: Opponents = None, *, side: Side = "upper"
+    table: TransitionTable,
+    agent: int,
+    horizon: int,
+    opponents: Opponents = None,
+    *,
+    side: Side = "upper",
+    later: int | None = None,
 ) -> Risk:
-    """Q and V of one agent.
+    """Q and V of one agent. With ``later`` that action is played after the first in place of the safest ones, and V is its Q.
 
     ``upper`` is the maximum over every law in the table and every opponents' behaviour above its floors, with whatever
     was never seen a violation; ``lower`` the minimum, with the unseen harmless. ``mean`` takes the table's mean and
@@ -41,7 +47,7 @@ def risk_tables(
     """
     v = np.zeros((horizon + 1, table.num_keys))
     q = np.zeros((*v.shape, table.actions[agent]))
-    sweep = Sweep(AgentRows(table, agent), side, opponents)
+    sweep = Sweep(AgentRows(table, agent), side, opponents, later)
     for k, (keys, q_keys) in enumerate(sweep.run(v), start=1):
         q[k] = q[k - 1]
         q[k, keys] = q_keys
@@ -76,8 +82,10 @@ class Sweep:
     the next one; slot 0 is what was never seen.
     """
 
-    def __init__(self, rows: AgentRows, side: Side, opponents: Opponents = None) -> None:
-        self.rows = rows
+    def __init__(
+        self, rows: AgentRows, side: Side, opponents: Opponents = None, later: int | None = None
+    ) -> None:
+        self.rows, self.later = rows, later
         self.side: Side = side
         self.weigh(opponents)
         self.unknown = 0.0 if side == "lower" else 1.0  # risk of what was never seen
@@ -162,14 +170,14 @@ class Sweep:
     def _backup(
         self, plan: _Plan, ahead: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Q (m, n) of some keys and their least (m,), from the V (K + 2,) of one step less, followed by 0 (ended) and 1 (violated)."""
+        """Q (m, n) of some keys and their V (m,), from the V (K + 2,) of one step less, followed by 0 (ended) and 1 (violated)."""
         rows = self.rows
         q = np.full((len(plan.keys), rows.num_actions), self.unknown)
         if len(plan.start):
             risk = self._expectation(plan.rows, ahead)
             q.reshape(-1)[plan.where] = self._reply(risk, plan)
         q[rows.gone[plan.keys]] = 0.0
-        return q, q.min(1)
+        return q, q.min(1) if self.later is None else q[:, self.later]
 
     def _expectation(self, at: slice | NDArray[np.intp], value: NDArray[np.float64]) -> NDArray[np.float64]:
         """Risk (r,) of the rows ``at`` under the worst (or best) law; keeps each row's order while it still holds."""

@@ -32,8 +32,9 @@ class AgentRows:
         others = math.prod(table.actions) // table.actions[agent]
         if others > MAX_OTHERS:
             raise ConfigError(
-                f"the agents beside agent {agent} have {others} joint actions, more than {MAX_OTHERS}: shield fewer "
-                "agents at once, or give them fewer actions."
+                f"the agents beside agent {agent} have {others} joint actions, more than {MAX_OTHERS}: declare which of "
+                "them interact with a factors() method of the env (core.transitions.Factors), shield fewer agents at once, or "
+                "give them fewer actions."
             )
         self.num_keys, self.num_actions = table.num_keys, table.actions[agent]
         choices = joint_choices(table.actions, table.row_joint)

@@ -61,11 +61,12 @@ class Rule:
 
         ``who`` and the keys broadcast, and so the two are shaped.
         """
-        value = self.store.value.take(self.store.cells(who, self.store.horizon, key_ids))
+        store, cells = self.store.read(who, self.store.horizon, key_ids)
+        value = store.value.take(cells)
         if self.config.rule == "step":
             return np.zeros(value.shape, np.int32), np.full(value.shape, np.nan)
         slack = slack_levels(self.config.max_risk - value, self.config.level)
-        return slack, np.maximum(self.config.max_risk, value)
+        return slack, np.minimum(1.0, np.maximum(self.config.max_risk, value))
 
     def steps_ahead(self, k_left: NDArray[np.integer]) -> NDArray[np.integer]:
         """Steps that the rule reads the tables at with ``k_left`` left."""
@@ -78,8 +79,9 @@ class Rule:
 
         The step rule looks ``step_horizon`` ahead and has what ``max_risk`` leaves there as slack.
         """
-        config, store = self.config, self.store
-        cells = store.cells(who, self.steps_ahead(k_left), key_ids).ravel()
+        config = self.config
+        store, cells = self.store.read(who, self.steps_ahead(k_left), key_ids)
+        cells = cells.ravel()
         value = store.value.take(cells)
         room = (config.max_risk - value) / config.level + 1e-9
         slack = slack.ravel() if config.rule == "ledger" else np.maximum(np.floor(room), 0).astype(np.int32)
@@ -205,10 +207,10 @@ class Rule:
         actions: NDArray[np.int64],
     ) -> NDArray[np.bool_]:
         """Which refused proposals (m,) are UNKNOWN and still within patience, counted one after the other."""
-        assert self.store.lower is not None
+        assert look.store.lower is not None
         theta = look.value.take(states) + look.slack.take(states) * self.config.level
         # Refused, hence not SAFE: what is left is to be UNSAFE.
-        allowed = by_cell(self.store.lower)[look.cells.take(states), actions] <= theta
+        allowed = by_cell(look.store.lower)[look.cells.take(states), actions] <= theta
         unknown = np.flatnonzero(allowed)
         if len(unknown):
             at = self._places(key_ids, states[unknown], actions[unknown])

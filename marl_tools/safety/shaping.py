@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marl_tools.safety.config import ShieldConfig
-from marl_tools.safety.store import TableStore
+from marl_tools.safety.store import TableStore, by_cell
 
 
 class Shaping:
@@ -37,8 +37,9 @@ class Shaping:
         if mode == "penalty":
             return np.where(overridden, -self.config.penalty, 0.0)
         if mode == "bayesian":
-            at = (self._agents, k_left[:, None], self.store.rows(key_ids)[:, None])
-            more = self.store.mean[(*at, proposed)] - self.store.mean[at].min(-1)
+            store, cells = self.store.read(self._agents, k_left[:, None], key_ids[:, None])
+            mean = by_cell(store.mean)
+            more = mean[cells, proposed] - mean[cells].min(-1)
             return np.zeros(overridden.shape) - weight * more
         if mode == "bayesian_potential":
             now, then = self._least_risk(key_ids), self._least_risk(next_key_ids)

@@ -57,8 +57,7 @@ class TeamShield:
     ) -> None:
         self.agents, self.actions, self.config = tuple(agents), tuple(actions), config
         self.num_envs, self.fallback = num_envs, fallback
-        # Overrides look up E copies and A agents at once; most of a step's cost is that of calls, not of numbers.
-        store = TableStore(self.actions, config.horizon, with_lower=config.patience > 0)
+        store = self._make_store()
         self.rule = Rule(self.agents, store, config)
         self.shields = [
             AgentShield(name, index, size, config, self.rule)
@@ -74,6 +73,10 @@ class TeamShield:
         self._notebook = Notebook(self.agents, num_envs)
         self._restored_value: NDArray[np.float64] | None = None
         self._offers: tuple[NDArray[np.bool_], ...] | None = None
+
+    def _make_store(self) -> TableStore:
+        # Overrides look up E copies and A agents at once; most of a step's cost is that of calls, not of numbers.
+        return TableStore(self.actions, self.config.horizon, with_lower=self.config.patience > 0)
 
     def begin(self, envs: NDArray[np.bool_], key_ids: NDArray[np.integer]) -> None:
         """Start an episode in the copies ``envs`` (E,), at ``key_ids`` (E,); -1 is a key without an id."""
@@ -170,9 +173,15 @@ class TeamShield:
         A running episode keeps its total, s = max(0, V_old + s_old - V_new) at the key where it stands; where V has risen
         above that total, the bound rises by as much. Floors and guesses are per agent, (K, n_i) or None; see `RiskTables`.
         """
+        return self._renew(
+            lambda: sum(shield.tables.update(table, floors, guesses) for shield in self.shields)
+        )
+
+    def _renew(self, update: Callable[[], int]) -> int:
+        """`refresh` by whatever updates the tables."""
         before = self._values() if self._restored_value is None else self._restored_value
         self._restored_value = None
-        computed = sum(shield.tables.update(table, floors, guesses) for shield in self.shields)
+        computed = update()
         if self.config.rule == "ledger":
             left = self.slack + (before - self._values()) / self.config.level
             self.bounds = np.minimum(1.0, self.bounds + np.maximum(0.0, -left) * self.config.level)
@@ -184,13 +193,17 @@ class TeamShield:
 
     def frozen(self, num_envs: int) -> TeamShield:
         """A shield for evaluation in other copies: no patience, and the same tables (do not refresh them meanwhile)."""
-        shield = TeamShield(
-            self.agents, self.actions, self.config.evaluating(), num_envs=num_envs, fallback=self.fallback
-        )
+        shield = self._again(num_envs)
         shield.rule.store = self.rule.store
         for mine, other in zip(self.shields, shield.shields, strict=True):
             other.tables = mine.tables
         return shield
+
+    def _again(self, num_envs: int) -> TeamShield:
+        """One for evaluation that knows nothing yet."""
+        return TeamShield(
+            self.agents, self.actions, self.config.evaluating(), num_envs=num_envs, fallback=self.fallback
+        )
 
     def always_admitted(self) -> list[NDArray[np.bool_]]:
         """Per agent (K, n_i) the actions whose floors may be relied on; see `AgentShield.always_admitted`."""
@@ -260,26 +273,29 @@ class TeamShield:
         *,
         fallback: Fallback | None = None,
     ) -> TeamShield:
-        """Inverse of `state`; call `refresh` before the first decision.
+        """Inverse of `state`; see `load`."""
+        shield = cls(agents, actions, config, num_envs=len(state["key_ids"]), fallback=fallback)
+        shield.load(state)
+        return shield
+
+    def load(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from the `state` of as many copies; call `refresh` before the first decision.
 
         Raises:
-            ConfigError: the state is of other agents.
+            ConfigError: it is of other agents.
         """
-        if tuple(state["actions"].tolist()) != tuple(actions):
+        if tuple(state["actions"].tolist()) != self.actions:
             raise ConfigError(
-                f"a shield's state for agents with {state['actions'].tolist()} actions cannot serve {list(agents)} "
-                f"with {list(actions)}: load one that was saved with this environment."
+                f"a shield's state for agents with {state['actions'].tolist()} actions cannot serve {list(self.agents)} "
+                f"with {list(self.actions)}: load one that was saved with this environment."
             )
-        shield = cls(agents, actions, config, num_envs=len(state["key_ids"]), fallback=fallback)
-        shield.key_ids, shield.k_left = state["key_ids"].copy(), state["k_left"].copy()
-        shield.slack, shield.bounds = state["slack"].copy(), state["bounds"].copy()
-        shield._restored_value = state["values"]
-        for index, one in enumerate(shield.shields):
+        self.key_ids, self.k_left = state["key_ids"].copy(), state["k_left"].copy()
+        self.slack, self.bounds = state["slack"].copy(), state["bounds"].copy()
+        self._restored_value = state["values"]
+        for index, one in enumerate(self.shields):
             one.restore_visits(state[f"visits_{index}"])
         if "potential_0" in state:
-            potentials = [state[f"potential_{index}"] for index in range(len(shield.agents))]
-            shield._shaping.potential = np.stack(potentials)
-        return shield
+            self._shaping.potential = np.stack([state[f"potential_{i}"] for i in range(len(self.agents))])
 
     def _begin(self, envs: NDArray[np.intp], key_ids: NDArray[np.integer]) -> None:
         """Start episodes in the copies ``envs`` (m,)."""
@@ -314,8 +330,8 @@ class TeamShield:
 
     def _values(self) -> NDArray[np.float64]:
         """(E, A) V of each agent where its copy stands."""
-        store = self.rule.store
-        return store.value.take(store.cells(self._who, self.k_left[:, None], self.key_ids[:, None]))
+        store, cells = self.rule.store.read(self._who, self.k_left[:, None], self.key_ids[:, None])
+        return store.value.take(cells)
 
     def _commit(self, proposed: NDArray[np.integer], active: NDArray[np.bool_], verdict: Verdict) -> Decision:
         """Pay for what is executed. An action beyond the slack, or an unverified one, ends the episode's bound."""

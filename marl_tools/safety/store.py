@@ -24,15 +24,25 @@ class TableStore:
 
     ``values[side]`` are (A, T+1, C); ``price``, ``lower`` (None where it is not kept) and ``mean`` are (A, T+1, C, n), where n
     is the most actions of any agent: those that an agent does not have are never affordable. C leaves room for keys to come.
+    A store for parts of a sum keeps ``q`` (A, T+1, C, n) in place of prices, which only the sum has; ``width`` is its n.
     """
 
-    def __init__(self, actions: Sequence[int], horizon: int, *, with_lower: bool) -> None:
+    def __init__(
+        self,
+        actions: Sequence[int],
+        horizon: int,
+        *,
+        with_lower: bool,
+        with_q: bool = False,
+        width: int | None = None,
+    ) -> None:
         self.actions, self.horizon, self.num_keys = tuple(actions), horizon, 0
         sides: tuple[Side, ...] = ("upper", "lower", "mean") if with_lower else ("upper", "mean")
         shape = (len(self.actions), horizon + 1, 0)
-        wide = (*shape, max(self.actions))
+        wide = (*shape, width or max(self.actions))
         self.values = {side: np.empty(shape) for side in sides}
         self.price = np.empty(wide, np.uint16)
+        self.q = np.empty(wide) if with_q else None
         self.lower = np.empty(wide, np.float32) if with_lower else None
         self.mean = np.empty(wide, np.float32)
         self.reserve(0)
@@ -55,6 +65,25 @@ class TableStore:
         _, steps, rows = self.value.shape
         return (who * steps + k) * rows + self.rows(key_ids)
 
+    @classmethod
+    def of_states(
+        cls,
+        actions: Sequence[int],
+        value: NDArray[np.float64],
+        price: NDArray[np.uint16],
+        lower: NDArray[np.float32] | None,
+        mean: NDArray[np.float32],
+    ) -> TableStore:
+        """One that tells of N states only: V (N,), the others (N, n); cell i is state i's."""
+        store = cls(actions, 0, with_lower=False)
+        store.values = {"upper": value}
+        store.price, store.lower, store.mean = price, lower, mean
+        return store
+
+    def read(self, who: Any, k: Any, key_ids: NDArray[np.integer]) -> tuple[TableStore, NDArray[np.intp]]:
+        """Tables that tell of these states, and the states' `cells` in them."""
+        return self, self.cells(who, k, key_ids)
+
     def reserve(self, num_keys: int) -> None:
         """Make room for keys; what is not computed yet reads as unknown: risk 1, optimistic risk 0, no price."""
         rows = self.value.shape[2]
@@ -63,7 +92,10 @@ class TableStore:
         more = max(num_keys + 1 - rows, rows // 2)
         for side, values in self.values.items():
             self.values[side] = self._extend(values, more, float(side != "lower"))
-        self.price = self._extend(self.price, more, 0, NEVER)
+        if self.q is None:
+            self.price = self._extend(self.price, more, 0, NEVER)
+        else:
+            self.q = self._extend(self.q, more, 1, np.inf)
         self.mean = self._extend(self.mean, more, 1, np.inf)
         if self.lower is not None:
             self.lower = self._extend(self.lower, more, 0, np.inf)

@@ -15,9 +15,11 @@ from marl_tools.safety.store import NEVER, TableStore
 _ROUNDING = 1e-12  # a difference of risks below this is floating point, not a price
 
 
-def price_levels(q: NDArray[np.float64], level: float) -> NDArray[np.uint16]:
-    """Prices Q - V of Q values (m, n) in levels, rounded up; 0 stays 0."""
-    price = q - q.min(-1, keepdims=True)
+def price_levels(
+    q: NDArray[np.float64], level: float, value: NDArray[np.float64] | None = None
+) -> NDArray[np.uint16]:
+    """Prices max(0, Q - V) of Q values (..., n) in levels, rounded up; 0 stays 0. V (...,) is the least Q by default."""
+    price = q - (q.min(-1) if value is None else value)[..., None]
     levels = np.minimum(np.ceil(price / level), NEVER)
     return np.where(price <= _ROUNDING, 0, levels).astype(np.uint16)
 
@@ -33,7 +35,7 @@ class RiskTables:
 
     ``value`` (T+1, C) and ``price`` (T+1, C, n) bound the risk, ``lower`` (T+1, C, n) is the optimistic Q, or None where
     nothing unknown is ever played, ``mean`` (T+1, C, n) the posterior-mean Q; see the store for rows. Updates write into
-    the same arrays.
+    the same arrays. With ``later`` all are those of playing that action after the first one.
     """
 
     def __init__(
@@ -45,9 +47,11 @@ class RiskTables:
         *,
         with_lower: bool = True,
         store: TableStore | None = None,
+        later: int | None = None,
     ) -> None:
         self.agent, self.num_actions, self.horizon, self.level = agent, num_actions, horizon, level
         self._slot = 0 if store is None else agent
+        self._later = later
         self.store = TableStore([num_actions], horizon, with_lower=with_lower) if store is None else store
         self._rows: AgentRows | None = None
         self._sweeps: dict[Side, Sweep] = {}
@@ -95,12 +99,14 @@ class RiskTables:
             self._rows.table = table
         else:
             self._rows, self._sweeps = AgentRows(table, self.agent), {}
-        computed, price, lower, mean = 0, self.price, self.lower, self.mean
-        last, levels = np.empty(0), np.empty(0, np.uint16)
-        for k, keys, q in self._sweep("upper", self._rows, before, floors, price):
+        computed, lower, mean = 0, self.lower, self.mean
+        whole = None if self.store.q is None else self.store.q[self._slot, ..., : self.num_actions]
+        upper = self.price if whole is None else whole
+        last, kept = np.empty(0), np.empty(0)
+        for k, keys, q in self._sweep("upper", self._rows, before, floors, upper):
             if q is not last:
-                last, levels = q, price_levels(q, self.level)
-            price[k, keys] = levels
+                last, kept = q, price_levels(q, self.level) if whole is None else q
+            upper[k, keys] = kept
             computed += len(keys)
         if lower is not None:
             for k, keys, q in self._sweep("lower", self._rows, before, floors, lower):
@@ -135,7 +141,7 @@ class RiskTables:
             sweep.weigh(opponents)
             sweep.revise(np.flatnonzero(changed[rows.order]))
         else:
-            sweep = self._sweeps[side] = Sweep(rows, side, opponents)
+            sweep = self._sweeps[side] = Sweep(rows, side, opponents, self._later)
         for k, (keys, q) in enumerate(
             sweep.run(self.store.values[side][self._slot][:, known], stale=stale), start=1
         ):

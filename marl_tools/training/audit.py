@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from marl_tools.core.bounds import ppr_interval, rank_level
 from marl_tools.core.transitions import Key, TransitionTable, joint_choices, joint_index
+from marl_tools.core.types import AgentID
+from marl_tools.models.world import WorldModel
 from marl_tools.safety.decision import Decision
-
-if TYPE_CHECKING:
-    from marl_tools.training.shielding import ShieldedTeam
 
 LEVEL = 0.001
 """The probability that an audit finds a contradiction where there is none."""
@@ -35,6 +34,21 @@ class _Step(NamedTuple):
     active: tuple[bool, ...]
 
 
+class Audited(Protocol):
+    """What an audit asks of a team, or of a factor of one."""
+
+    @property
+    def agents(self) -> tuple[AgentID, ...]: ...
+    @property
+    def actions(self) -> tuple[int, ...]: ...
+    @property
+    def world(self) -> WorldModel: ...
+    @property
+    def table(self) -> TransitionTable: ...
+    @property
+    def floors(self) -> list[NDArray[np.float64]] | None: ...
+
+
 class Audit:
     """Remembers the steps of a frozen team, and tells what in them contradicts its world model or its floors.
 
@@ -46,7 +60,7 @@ class Audit:
     anything is found with probability at most `LEVEL`; finding nothing proves nothing.
     """
 
-    def __init__(self, team: ShieldedTeam) -> None:
+    def __init__(self, team: Audited) -> None:
         self.team = team
         self.start_bounds: list[NDArray[np.float64]] = []
         """(A,) bound of each episode as it started."""

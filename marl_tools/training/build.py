@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, cast
 
 from marl_tools.core.errors import ConfigError
 from marl_tools.core.spaces import AgentGroup
-from marl_tools.core.transitions import Solvable
+from marl_tools.core.transitions import Factors, Solvable
 from marl_tools.core.wrappers import EpisodeCap, EpisodeRecorder, infer_episode_cap
 from marl_tools.core.wrappers.base import env_layers
 from marl_tools.safety.config import ShieldConfig
 from marl_tools.safety.exact import solve
+from marl_tools.safety.rows import MAX_OTHERS
+from marl_tools.training.factored import FactoredTeam
 from marl_tools.training.shielding import ShieldedTeam
+from marl_tools.training.team_models import team_actions
 
 Model = Literal["learned", "exact"]
 Support = Literal["declared", "none"]
@@ -38,7 +42,7 @@ def build_team(
         support: "declared" takes from such an env which outcomes are possible, and learns their probabilities.
 
     Raises:
-        ConfigError: no key, no cap and no horizon, a horizon beyond the cap, or an env that cannot be enumerated
+        ConfigError: a team too large to be looked at as a whole that declares no factors; no key, no cap and no horizon, a horizon beyond the cap, or an env that cannot be enumerated
             although its exact law is asked for.
     """
     name = env.env_name
@@ -61,6 +65,12 @@ def build_team(
             f"shield_model='exact' needs an env whose law can be enumerated, and no wrapper that changes it, which "
             f"{name} is not: use 'learned'"
         )
+    factors = env.factors() if callable(getattr(env, "factors", None)) else None
+    if factors is not None:
+        return _build_factored(
+            env, groups, config, factors, solvable, model, support, num_envs=num_envs, gamma=gamma
+        )
+    _check_others(name, team_actions(groups, env.possible_agents))
     exact = solve(cast(Solvable, env)) if solvable and (model == "exact" or support == "declared") else None
     return ShieldedTeam(
         groups,
@@ -72,6 +82,50 @@ def build_team(
         law=exact.table if exact is not None and model == "exact" else None,
         gamma=gamma,
     )
+
+
+def _build_factored(
+    env: Any,
+    groups: Sequence[AgentGroup],
+    config: ShieldConfig,
+    factors: Factors,
+    solvable: bool,
+    model: Model,
+    support: Support,
+    *,
+    num_envs: int,
+    gamma: float,
+) -> FactoredTeam:
+    """The team over the factors that its env declares; their laws are the env's own or nothing."""
+    laws = [factor.law if solvable else None for factor in factors.parts]
+    if model == "exact" and None in laws:
+        raise ConfigError(
+            f"shield_model='exact' for {env.env_name}: not all of its factors have a law; use 'learned'"
+        )
+    wanted = model == "exact" or support == "declared"
+    solved = [solve(law) if law is not None and wanted else None for law in laws]
+    return FactoredTeam(
+        groups,
+        list(env.possible_agents),
+        config,
+        factors,
+        num_envs=num_envs,
+        env_name=env.env_name,
+        supports=[None if one is None else (one.keys, one.table) for one in solved],
+        exact=model == "exact",
+        gamma=gamma,
+    )
+
+
+def _check_others(env_name: str, actions: Sequence[int]) -> None:
+    """Refuse a team too large to be looked at as a whole before anything of it is enumerated."""
+    others = math.prod(actions) // min(actions)
+    if others > MAX_OTHERS:
+        raise ConfigError(
+            f"{env_name}: the agents beside one have up to {others} joint actions, more than {MAX_OTHERS}: let the env "
+            "declare who interacts with whom by a factors() method (core.transitions.Factors), shield fewer agents, or "
+            "give them fewer actions"
+        )
 
 
 def _has_own_law(env: Any) -> bool:

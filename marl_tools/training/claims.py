@@ -78,7 +78,7 @@ def shield_claim(evaluation: Evaluation, policy: Policy) -> Claim:
     team = policy.team
     if team.config.rule == "step":
         return _none("the step rule does not bound an episode")
-    if not team.opponents.guaranteed:
+    if not team.models.guaranteed:
         return _none(f"opponent mode {team.config.opponent_mode!r} is a guess: no bound")
     contradictions = policy.audit.contradictions()
     if contradictions:
@@ -89,7 +89,7 @@ def shield_claim(evaluation: Evaluation, policy: Policy) -> Claim:
             return _none(f"{agent!r} left the ledger in {left} episodes: no bound applies")
     starts = np.mean(policy.audit.start_bounds[-len(evaluation.episodes) :], axis=0)
     bounds = dict(zip(team.agents, starts.tolist(), strict=True))
-    note = _note(bounds, team.config.max_risk, _HOLDS)
+    note = _note(bounds, team.config.max_risk, _HOLDS + team.models.premise)
     return Claim(bounds, team.config.horizon, note, [])
 
 

@@ -19,6 +19,9 @@ def coverage(team: ShieldedTeam) -> dict[str, Any]:
     declared; ``visits_missing`` is what all the others lack together. ``keys_within_risk`` is each agent's share of keys
     from which the shield can keep ``max_risk`` (V <= rho). It says more than counts do: rows that nobody should play may
     stay unknown.
+
+    Raises:
+        ConfigError: the team is looked at in factors, and knows no keys of the whole.
     """
     world = team.world.state()
     key, draws = world["row_key"], world["row_draws"]

@@ -9,13 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marl_tools.core.errors import ConfigError
-from marl_tools.core.transitions import joint_index
 from marl_tools.core.types import AgentID
 from marl_tools.core.wrappers.recorder import EpisodeRecorder
 from marl_tools.safety.decision import Decision
 from marl_tools.safety.shield import Probabilities, TeamShield
-from marl_tools.training.audit import Audit
 from marl_tools.training.evaluate import Policy, play_episode
+from marl_tools.training.factored_audit import audit_of
 from marl_tools.training.shielding import ShieldedTeam
 
 Infos = Mapping[AgentID, Mapping[str, Any]]
@@ -36,7 +35,7 @@ class ShieldedPolicy:
     def __init__(self, policy: Policy, team: ShieldedTeam) -> None:
         self.policy, self.team = policy, team
         self.shield = self._take_shield()
-        self.audit = Audit(team)
+        self.audit = audit_of(team)
         self.last: Decision | None = None
         self._env: Any = None
         self._fresh = False
@@ -114,7 +113,7 @@ class ShieldedPolicy:
         return self.team.shield.frozen(1)
 
     def _key_ids(self) -> NDArray[np.int32]:
-        return self.team.world.key_ids([self._env.state_key()])
+        return self.team.models.find_keys([self._env.state_key()])
 
     def _propose(self, observations: Mapping[AgentID, Any], infos: Infos | None) -> NDArray[np.int64]:
         proposals = self.policy(observations, infos)
@@ -201,6 +200,11 @@ def calibrate(env: EpisodeRecorder, policy: Policy, team: ShieldedTeam, *, episo
     """
     if team.masks_actions:
         raise ConfigError("shield_calibrate needs shield_action='override': under a mask nothing is proposed")
+    if not team.models.counts_floors:
+        raise ConfigError(
+            f"shield_calibrate={episodes} for {team.env_name}: what is looked at in factors covers any behaviour of the "
+            "others, so there are no floors to count; use shield_calibrate=0"
+        )
     team.forget_floors()
     counted = _Counted(policy, team)
     for number in range(episodes):
@@ -245,7 +249,7 @@ def _explain_agent(index: int, decision: Decision, slack: int, shielded: Shielde
     value, price = float(look.value[0]), look.price[0] * team.config.level
     played = np.where(decision.active[0], decision.executed[0], team.actions)
     asked = np.where(np.arange(len(played)) == index, proposed, played)
-    draws = team.world.draws(decision.key_ids, joint_index(team.actions, np.stack([asked, played])))
+    draws = team.models.draws(index, decision.key_ids.repeat(2), np.stack([asked, played]))
     return {
         "agent": team.agents[index],
         "proposed": proposed,

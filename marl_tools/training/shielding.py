@@ -22,11 +22,14 @@ from marl_tools.safety.config import ShieldConfig
 from marl_tools.safety.decision import Decision
 from marl_tools.safety.notes import Note
 from marl_tools.safety.shield import TeamShield
+from marl_tools.safety.store import by_cell
 from marl_tools.training.contracts import Probabilities
+from marl_tools.training.factored_models import FactoredModels
 from marl_tools.training.layout import TeamLayout
 from marl_tools.training.team_models import (
     TeamModels,
     pack,
+    require_costs,
     require_keys,
     team_actions,
     unpack,
@@ -69,7 +72,7 @@ class ShieldedTeam:
         # split over agents: one table of credible sets serves them all, and it is right for all of them at once.
         half = config.credible_delta / 2
         self._world_delta = half if config.opponent_mode == "monotone_floor" else config.credible_delta
-        self._law = law
+        self._law, self._support = law, support
         self.floors: list[NDArray[np.float64]] | None
         if config.opponent_mode == "oracle":
             raise ConfigError(
@@ -78,10 +81,8 @@ class ShieldedTeam:
             )
         if law is not None and support is None:
             raise ConfigError("a known law comes with its keys: pass support=(keys, table) as well")
-        self.models = TeamModels(
-            self.actions, half, mode=config.opponent_mode, env_name=env_name, support=support
-        )
-        self.shield = TeamShield(self.agents, self.actions, config, num_envs=num_envs)
+        self.models = self._make_models(half)
+        self.shield = self._make_shield(num_envs)
         self._layout = TeamLayout(groups, agents)
         self._ended = np.zeros((num_envs, len(self.agents)), bool)
         self._decision: Decision | None = None
@@ -89,6 +90,13 @@ class ShieldedTeam:
         self._played: list[tuple[Decision, NDArray[np.int32], NDArray[np.bool_]]] = []
         self.false_blocks = self.blocks = 0
         self.refresh()
+
+    def _make_models(self, delta: float) -> TeamModels | FactoredModels:
+        mode = self.config.opponent_mode
+        return TeamModels(self.actions, delta, mode=mode, env_name=self.env_name, support=self._support)
+
+    def _make_shield(self, num_envs: int) -> TeamShield:
+        return TeamShield(self.agents, self.actions, self.config, num_envs=num_envs)
 
     @property
     def world(self) -> WorldModel:
@@ -164,18 +172,8 @@ class ShieldedTeam:
         self.models.add_draws(decision.key_ids, choices, next_key_ids, violated, ended)
 
     def violations(self, costs: NDArray[np.float64], active: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Which of the agents (E, A) that acted violate at these costs.
-
-        Raises:
-            ConfigError: one of them got no cost (NaN).
-        """
-        missing = active & np.isnan(costs)
-        if missing.any():
-            agent = self.agents[np.argwhere(missing)[0][1]]
-            raise ConfigError(
-                f"{self.env_name} gives agent {agent!r} no cost, which the shield needs: put it into "
-                "infos[agent]['cost'], or add it with AddCost (--cost package.module:function)"
-            )
+        """Which of the agents (E, A) that acted violate at these costs; see `require_costs`."""
+        require_costs(self.env_name, self.agents, costs, active)
         return active & (costs > 0)
 
     def observe(self, step: VectorStep) -> None:
@@ -270,7 +268,7 @@ class ShieldedTeam:
         """
         rate = self.false_blocks / self.blocks if self.blocks else None
         self.blocks = self.false_blocks = 0
-        return {"keys": len(self.world.keys), "rows": self.world.num_rows, "false_block_rate": rate}
+        return {"keys": self.models.num_keys, "rows": self.models.num_rows, "false_block_rate": rate}
 
     def state(self) -> NDArray[np.uint8]:
         """Models and shield, exactly, as the bytes of an npz file without pickles."""
@@ -284,7 +282,8 @@ class ShieldedTeam:
         """
         parts = unpack(state)
         self.models.load(parts)
-        self.shield = TeamShield.from_state(self.agents, self.actions, self.config, parts["shield"])
+        self.shield = self._make_shield(len(parts["shield"]["key_ids"]))
+        self.shield.load(parts["shield"])
         self._ended = parts["team"]["ended"]
         self.refresh()
 
@@ -292,8 +291,8 @@ class ShieldedTeam:
         """See `figures`."""
         env, agent = np.nonzero(decision.overridden)
         if len(env):
-            rule = self.shield.rule
-            steps, rows = rule.steps_ahead(decision.k_left[env]), rule.store.rows(decision.key_ids[env])
-            mean = rule.store.mean[agent, steps, rows, decision.proposed[env, agent]]
+            rule, k_left = self.shield.rule, decision.k_left[env]
+            store, cells = rule.store.read(agent, rule.steps_ahead(k_left), decision.key_ids[env])
+            mean = by_cell(store.mean)[cells, decision.proposed[env, agent]]
             self.blocks += len(env)
             self.false_blocks += int(np.count_nonzero(mean <= self.config.max_risk))

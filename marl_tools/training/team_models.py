@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from marl_tools.core.errors import ConfigError
 from marl_tools.core.spaces import AgentGroup
-from marl_tools.core.transitions import Key, TransitionTable
+from marl_tools.core.transitions import Key, TransitionTable, joint_index
 from marl_tools.core.types import AgentID
 from marl_tools.models.opponent import OpponentMode, OpponentModel
 from marl_tools.models.world import WorldModel
@@ -73,6 +73,35 @@ class TeamModels:
                 rows = known[:, agent]
                 self._opponents.add(keys[rows], agent, proposed[rows, agent])
         return self._opponents
+
+    counts_floors = True
+    premise = ""
+    """What a bound rests on beyond what every bound of a shield does."""
+
+    @property
+    def guaranteed(self) -> bool:
+        """Whether the bounds on the others' behaviour are more than a guess."""
+        return self._opponents.guaranteed
+
+    @property
+    def num_keys(self) -> int:
+        """How many keys are known."""
+        return len(self._world.keys)
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows are visited or declared."""
+        return self.world.num_rows
+
+    def find_keys(self, keys: Sequence[Key]) -> NDArray[np.int32]:
+        """Ids (N,) of keys for a frozen shield, which learns of none: -1 where unknown."""
+        return self._world.key_ids(keys)
+
+    def draws(
+        self, agent: int, key_ids: NDArray[np.integer], choices: NDArray[np.integer]
+    ) -> NDArray[np.int64]:
+        """Draws so far (N,) of joint choices (N, A), those on which the bound of ``agent`` rests."""
+        return self.world.draws(key_ids, joint_index(self.actions, choices))
 
     def key_ids(self, keys: Sequence[Key]) -> NDArray[np.int32]:
         """Ids (N,) of keys; those that were never met get the next ones."""
@@ -186,3 +215,20 @@ def require_keys(env_name: str, keys: Sequence[Key] | None) -> Sequence[Key]:
             "method to your env, or use one of the tasks that have it (crossing, corridor, gridmaps, stag_hunt)."
         )
     return keys
+
+
+def require_costs(
+    env_name: str, agents: Sequence[AgentID], costs: NDArray[np.float64], active: NDArray[np.bool_]
+) -> None:
+    """Check that those of the agents (E, A) that acted have a cost.
+
+    Raises:
+        ConfigError: one of them got none (NaN).
+    """
+    missing = active & np.isnan(costs)
+    if missing.any():
+        agent = agents[np.argwhere(missing)[0][1]]
+        raise ConfigError(
+            f"{env_name} gives agent {agent!r} no cost, which the shield needs: put it into "
+            "infos[agent]['cost'], or add it with AddCost (--cost package.module:function)"
+        )

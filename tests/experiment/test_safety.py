@@ -134,3 +134,10 @@ def test_patience_is_no_matter_where_the_declared_outcomes_alone_hold_the_risk(e
     assert run.safety.shield_patience < team.config.visits_needed(len(team.world.keys))
     warn_if_patience_is_short(run.safety, team)
     assert not lines
+
+
+def test_a_team_beyond_25_joint_actions_of_the_others_is_shielded_by_its_factors():
+    team = shield_of(config("drones", env_kwargs={"size": 3, "max_cycles": 6}))
+    assert len(team.models.parts) == 6
+    assert team.config.horizon == 6
+    assert all(part.world.closed for part in team.models.parts)
