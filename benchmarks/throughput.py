@@ -28,11 +28,13 @@ PLAIN = Ours(name="marl-tools")
 OURS = (
     PLAIN,
     Ours(name="marl-tools, 2 workers", flags=("--workers", "2")),
+    Ours(name="marl-tools, 2 workers, pipelined", flags=("--workers", "2", "--pipeline")),
     Ours(name="marl-tools, PettingZoo's own step", flags=("--no-direct",)),
 )
 NATIVE = tuple(
-    Ours(name=f"marl-tools, native twin, {envs} envs", flags=("--native",), num_envs=envs, steps=steps)
-    for envs, steps in ((8, 100_000), (64, 400_000), (256, 1_000_000))
+    Ours(name=f"native twin, {envs} envs{name}", flags=("--native", *flags), num_envs=envs, steps=steps)
+    for envs, steps in ((8, 100_000), (64, 300_000), (256, 600_000))
+    for name, flags in (("", ()), (", asynchronous", ("--asynchronous",)))
 )
 BARE = {"PettingZoo's own step": False, "direct step": True}
 
@@ -157,6 +159,8 @@ def page(rows: list[dict[str, Any]]) -> list[str]:
         "AgileRL's network has one layer more (its encoder, latent and head cannot be fewer), and its 8 envs run in 8",
         "processes. skrl's PettingZoo wrapper plays one copy: 1024 steps of it make a rollout. PufferLib 3.0 and 2.0.6 could",
         "not be installed: their build downloads files. The plain PPO treats a truncation as an end, as the script it follows.",
+        "The native twin plays the same episodes as mpe2, to the bit; with --asynchronous its updates include waiting for the",
+        "rollout collected beside them.",
     ]
     return lines
 
