@@ -59,16 +59,14 @@ def build_team(
         )
     config = make_config(steps)
     config.check_episode(name, cap)
+    factors = env.factors() if callable(getattr(env, "factors", None)) else None
+    if factors is not None:
+        return _build_factored(env, groups, config, factors, model, support, num_envs=num_envs, gamma=gamma)
     solvable = _has_own_law(env)
     if model == "exact" and not solvable:
         raise ConfigError(
             f"shield_model='exact' needs an env whose law can be enumerated, and no wrapper that changes it, which "
             f"{name} is not: use 'learned'"
-        )
-    factors = env.factors() if callable(getattr(env, "factors", None)) else None
-    if factors is not None:
-        return _build_factored(
-            env, groups, config, factors, solvable, model, support, num_envs=num_envs, gamma=gamma
         )
     _check_others(name, team_actions(groups, env.possible_agents))
     exact = solve(cast(Solvable, env)) if solvable and (model == "exact" or support == "declared") else None
@@ -89,7 +87,6 @@ def _build_factored(
     groups: Sequence[AgentGroup],
     config: ShieldConfig,
     factors: Factors,
-    solvable: bool,
     model: Model,
     support: Support,
     *,
@@ -97,10 +94,12 @@ def _build_factored(
     gamma: float,
 ) -> FactoredTeam:
     """The team over the factors that its env declares; their laws are the env's own or nothing."""
-    laws = [factor.law if solvable else None for factor in factors.parts]
+    own = _has_own_law(env, "factors")
+    laws = [factor.law if own else None for factor in factors.parts]
     if model == "exact" and None in laws:
         raise ConfigError(
-            f"shield_model='exact' for {env.env_name}: not all of its factors have a law; use 'learned'"
+            f"shield_model='exact' for {env.env_name} needs a law of each factor, and no wrapper that changes it: use "
+            "'learned'"
         )
     wanted = model == "exact" or support == "declared"
     solved = [solve(law) if law is not None and wanted else None for law in laws]
@@ -128,12 +127,12 @@ def _check_others(env_name: str, actions: Sequence[int]) -> None:
         )
 
 
-def _has_own_law(env: Any) -> bool:
-    """Whether the law that the env enumerates is the law that is played.
+def _has_own_law(env: Any, method: str = "joint_law") -> bool:
+    """Whether the law that the env's ``method`` tells of is the law that is played.
 
     A wrapper that adds a cost, skips frames or retires agents makes another law of it; a cap only cuts it off.
     """
     for layer in env_layers(env):
         if not isinstance(layer, EpisodeRecorder | EpisodeCap):
-            return callable(getattr(type(layer), "joint_law", None))
+            return callable(getattr(type(layer), method, None))
     return False

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from pettingzoo.utils import BaseParallelWrapper
 
 import marl_tools as mt
 from marl_tools.core.errors import ConfigError
@@ -123,6 +124,32 @@ def test_more_than_25_joint_actions_without_factors_are_refused_with_the_remedy(
         ConfigError, match=r"125 joint actions, more than 25: let the env declare .* factors\(\)"
     ):
         mt.attach_shield(lambda: four(Undeclared), Dice(), max_risk=0.1, learn_episodes=0)
+
+
+class Opaque(BaseParallelWrapper):
+    """Somebody's wrapper, of which nobody knows what it does to the law."""
+
+    def state_key(self):
+        return self.env.state_key()
+
+
+class Declaring(Opaque):
+    """Somebody's env that cannot be enumerated as a whole, but knows the laws of its factors."""
+
+    def factors(self):
+        return self.env.factors()
+
+
+def test_laws_of_factors_are_used_where_the_env_itself_declares_them_and_nowhere_else():
+    def declared(kind, **more):
+        team = mt.attach_shield(lambda: kind(fleet()), Dice(), max_risk=0.1, learn_episodes=0, **more).team
+        return [part.world.closed for part in team.models.parts]
+
+    assert all(declared(Declaring, horizon=8, model="exact"))
+    assert not any(declared(Opaque, horizon=8))
+    assert not any(declared(Declaring, horizon=8, support="none"))
+    with pytest.raises(ConfigError, match="needs a law of each factor"):
+        declared(Opaque, horizon=8, model="exact")
 
 
 class Blind(drones.DronesEnv):
