@@ -52,7 +52,7 @@ ensure_venv() {
         echo "== Updating .venv to pyproject.toml and constraints.txt"
     else
         python=$(find_python)
-        echo "== Making .venv with $("$python" --version) ($python)"
+        echo "== Making .venv with $("$python" --version) ($python): takes some minutes"
         "$python" -m venv --clear .venv
     fi
     rm -f .venv/installed-*
