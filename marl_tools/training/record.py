@@ -61,7 +61,7 @@ class AgentRecord:
     >>> record = AgentRecord("agent_0")                      # doctest: +SKIP
     >>> record.set(loss=0.3, lr=2.5e-4)                      # doctest: +SKIP
     >>> record.add(env.last_episode)                         # doctest: +SKIP
-    >>> record.frame("train").plot("frame", "total_reward")  # doctest: +SKIP
+    >>> record.frame("train")["total_reward"].mean()         # doctest: +SKIP
 
     ``explore_var``, ``entropy_coef``, ``loss``, ``lr``, ``mean_entropy``, ``mean_grad_norm`` and ``opt_step`` are those of the
     latest update, NaN until `set` gives them; every row keeps what they were when it came.
