@@ -64,7 +64,7 @@ def test_each_factor_is_markov_under_the_actions_of_its_own_agents(seed):
 @pytest.mark.parametrize("batch", range(3))
 def test_sums_over_factors_bound_the_risk_of_the_whole_and_no_play_exceeds_the_ledger(batch):
     risky = 0
-    for seed in range(5 * batch, 5 * batch + 5):
+    for seed in range(20 * batch, 20 * batch + 20):
         rng = np.random.default_rng(seed)
         horizon = int(rng.integers(1, 10))
         config = ShieldConfig(
@@ -88,7 +88,7 @@ def test_sums_over_factors_bound_the_risk_of_the_whole_and_no_play_exceeds_the_l
         worst, (_, bound) = worst_case(whole, agent, one, horizon), one.start(ids)
         assert (worst <= bound + 1e-12).all(), seed
         risky += int((worst > 0.01).any())
-    assert risky > 1  # else the bounds would be empty
+    assert risky > 8  # else the bounds would be empty
 
 
 def test_safest_actions_of_each_factor_would_add_up_to_less_than_the_risk_of_the_whole():
