@@ -9,9 +9,7 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import tyro
 from rich.console import Console
 from rich.table import Table
 
@@ -39,10 +37,12 @@ from marl_tools.experiment.arguments import (
     Resume,
     RunsArgs,
     TasksArgs,
+    check_resume_flags,
 )
 from marl_tools.experiment.config import RunConfig, check_trust
 from marl_tools.experiment.film import film_episodes, film_grid
-from marl_tools.experiment.folder import load_config
+from marl_tools.experiment.flags import parse
+from marl_tools.experiment.folder import load_config, refuse_file, save_latest
 from marl_tools.experiment.run import RunResult, resume, train
 from marl_tools.experiment.runs import list_runs
 from marl_tools.experiment.stopping import Interrupted
@@ -74,6 +74,12 @@ marl-tools: train PettingZoo teams, evaluate and film them.
 
 ENV is a task name (marl-tools tasks) or package.module:function that returns a parallel env.
 Every command explains its flags with --help."""
+
+_TRAIN = """\
+Train a team, or num_runs of them with consecutive seeds; evaluate and film it.
+
+--config FILE.toml takes settings from a file, flags win. --resume RUN goes on with a run that was stopped
+(marl-tools train --resume --help)."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -124,7 +130,9 @@ def _fail(message: object, code: int) -> int:
 
 def _train(args: list[str]) -> None:
     if any(arg.split("=")[0] == "--resume" for arg in args):
-        call = _parse(Resume, args, "train")
+        check_resume_flags(args)
+        asked = {"-h", "--help"}.intersection(args)
+        call = parse(Resume, ["--help"] if asked else args, "train --resume")
         results = [resume(call.resume, timesteps=call.timesteps, stop_at=call.stop_at, trusted=call.trust)]
     else:
         results = train(_run_config(args))
@@ -136,29 +144,17 @@ def _run_config(args: list[str]) -> RunConfig:
     """The settings of a train command: the flags, over those of the --config file if one is given."""
     split = [part for arg in args for part in (arg.split("=", 1) if arg.startswith("--config=") else [arg])]
     if "--config" not in split:
-        return _parse(RunConfig, split, "train")
+        return parse(RunConfig, split, "train", description=_TRAIN)
     at = split.index("--config")
     if at + 1 == len(split):
         raise ConfigError("--config needs a TOML file after it")
     file, rest = Path(split[at + 1]), split[:at] + split[at + 2 :]
     named = {"env": rest[0]} if rest and not rest[0].startswith("-") else {}
-    return _parse(RunConfig, rest, "train", default=RunConfig.from_toml(file, **named))
-
-
-def _parse(kind: type[Any], args: list[str], command: str, default: Any = None) -> Any:
-    """``kind`` from flags; tyro prints help and mistakes itself and leaves with code 0 or 2."""
-    return tyro.cli(
-        kind,
-        args=args,
-        prog=f"marl-tools {command}",
-        # Flags carry the settings' own names, however deep they live.
-        config=(tyro.conf.OmitArgPrefixes,),
-        **({} if default is None else {"default": default}),
-    )
+    return parse(RunConfig, rest, "train", description=_TRAIN, default=RunConfig.from_toml(file, **named))
 
 
 def _evaluate(args: list[str]) -> None:
-    call: EvaluateArgs = _parse(EvaluateArgs, args, "evaluate")
+    call: EvaluateArgs = parse(EvaluateArgs, args, "evaluate")
     config = _trusted_config(call.run, call.trust, call.seed)
     policy = load_team(call.run, config, checkpoint=call.checkpoint, deterministic=call.deterministic)
     with console().status(f"playing {call.episodes} episodes"):
@@ -166,18 +162,18 @@ def _evaluate(args: list[str]) -> None:
     confidence = config.final_policy_eval_confidence
     summary = evaluation.summary(confidence)
     what = {"policy": "trained", "checkpoint": call.checkpoint, "seed": config.eval_seed}
-    save_to_file({**what, **summary}, call.run, "evaluation.json")
+    save_latest({**what, **summary}, call.run, "evaluation.json")
     print_evaluation(config.env, summary)
     print(f"written to {call.run / 'evaluation.json'}")
     certificate = certify_run(config, evaluation, policy)
     if certificate:
-        save_to_file({**certificate, "checkpoint": call.checkpoint}, call.run, "certificate.json")
+        save_latest({**certificate, "checkpoint": call.checkpoint}, call.run, "certificate.json")
         print_certificate(certificate)
         print(f"written to {call.run / 'certificate.json'}")
 
 
 def _record(args: list[str]) -> None:
-    call: RecordArgs = _parse(RecordArgs, args, "record")
+    call: RecordArgs = parse(RecordArgs, args, "record")
     at_least(1)("--episodes", call.episodes)
     config = _trusted_config(call.run, call.trust, call.seed)
     policy = load_team(call.run, config, checkpoint=call.checkpoint, deterministic=call.deterministic)
@@ -194,6 +190,7 @@ def _record(args: list[str]) -> None:
 
 def _film(call: RecordArgs, config: RunConfig, policy: Policy) -> list[Path]:
     folder = call.out or call.run / "videos"
+    refuse_file(folder)
     common = {"fps": call.fps, "overlay": call.overlay}
     if call.grid is None:
         return film_episodes(
@@ -222,7 +219,7 @@ def _film(call: RecordArgs, config: RunConfig, policy: Policy) -> list[Path]:
 
 
 def _explain(args: list[str]) -> None:
-    call: ExplainArgs = _parse(ExplainArgs, args, "explain")
+    call: ExplainArgs = parse(ExplainArgs, args, "explain")
     config = _trusted_config(call.run, call.trust, None)
     policy = _shielded(call, config)
     env = config.factory()(split="eval")
@@ -236,7 +233,7 @@ def _explain(args: list[str]) -> None:
 
 
 def _coverage(args: list[str]) -> None:
-    call: CoverageArgs = _parse(CoverageArgs, args, "coverage")
+    call: CoverageArgs = parse(CoverageArgs, args, "coverage")
     config = _trusted_config(call.run, call.trust, None)
     report = coverage(_shielded(call, config).team)
     save_to_file(report, call.run, "coverage.json")
@@ -252,7 +249,7 @@ def _shielded(call: OfRun, config: RunConfig) -> ShieldedPolicy:
 
 
 def _runs(args: list[str]) -> None:
-    call: RunsArgs = _parse(RunsArgs, args, "runs")
+    call: RunsArgs = parse(RunsArgs, args, "runs")
     runs = list_runs(call.folder)
     if call.json:
         print(json.dumps([dataclasses.asdict(run) for run in runs], indent=2))
@@ -261,7 +258,7 @@ def _runs(args: list[str]) -> None:
 
 
 def _tasks(args: list[str]) -> None:
-    _parse(TasksArgs, args, "tasks")
+    parse(TasksArgs, args, "tasks")
     table = Table("task", "agents", "native", "what", box=None)
     for name in task_names():
         task = find_task(name)

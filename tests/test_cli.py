@@ -248,7 +248,7 @@ def test_a_folder_that_is_taken_or_impossible_is_a_wrong_call(run, tmp_path, cap
     )
     (tmp_path / "file").write_text("")
     message = refused(["train", FILM, *TINY, "--out", tmp_path / "file" / "below"], capsys)
-    assert "cannot make the run folder" in message
+    assert f"{tmp_path / 'file'} is a file" in message
 
 
 @pytest.mark.parametrize("command", ["evaluate", "record"])

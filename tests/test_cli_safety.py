@@ -40,6 +40,7 @@ def test_training_ends_with_the_certificate_and_evaluate_writes_a_new_one(shield
     assert re.search(r"team .* 0\.1000", out)
     assert "the bound holds" in out.replace("\n", " ")
     assert load_from_file(run, "certificate.json")["episodes"] == 7
+    assert load_from_file(run, "certificate-1.json") == load_from_file(shielded, "certificate.json")
     assert load_from_file(shielded, "certificate.json")["episodes"] == 5
 
 

@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 from marl_tools.cli import main
+from marl_tools.experiment.flags import whole_number
 from tests.test_cli import FILM, QUIET, TINY, refused
 
 
@@ -93,3 +94,98 @@ def test_a_constraint_without_costs_is_refused_before_anything_is_played_or_writ
     )
     assert "evaluation episodes" not in message
     assert not (tmp_path / "run").exists()
+
+
+def test_an_out_that_is_a_file_or_below_one_is_named_and_the_env_not_blamed(run, tmp_path, capsys):
+    file = tmp_path / "file"
+    file.write_text("precious")
+    for command in (["record", run, "--trust"], ["train", FILM, *TINY]):
+        for out in (file, file / "below"):
+            message = refused([*command, "--out", out], capsys)
+            assert f"{out} cannot be a folder: {file} is a file; give another --out" in message
+            assert "could not be filmed" not in message
+    assert file.read_text() == "precious"
+
+
+@pytest.mark.parametrize("text", ["48", "4_8", "4.8e1", "0.048k"])
+def test_steps_are_read_as_people_write_them(text):
+    assert whole_number(text) == 48
+
+
+def test_large_counts_have_short_forms():
+    assert [whole_number(text) for text in ("200k", "2M", "1e6")] == [200_000, 2_000_000, 1_000_000]
+
+
+@pytest.mark.parametrize("text", ["", "many", "1.5", "1e-3", "k", "1e999999999", "inf", "0x10", "1 000"])
+def test_what_is_no_whole_number_is_refused(text):
+    with pytest.raises(ValueError, match="is no whole number, such as"):
+        whole_number(text)
+
+
+def test_a_total_in_short_form_reaches_the_run(run, capsys):
+    assert main(["train", "--resume", str(run), "--timesteps", "0.064k", "--trust"]) == 0
+    assert json.loads((run / "config.json").read_text())["timesteps"] == 64
+
+
+@pytest.mark.parametrize("more", [["--learning-rate", "1e-3"], ["--learning-rate=1e-3"], [FILM]])
+def test_what_a_run_that_goes_on_cannot_take_is_named_with_what_it_can(run, capsys, more):
+    before = contents(run)
+    message = refused(["train", *more, "--resume", run], capsys)
+    assert f"{more[0]}: a run goes on with the settings that it began with" in message
+    assert "takes --timesteps N (a new total), --stop-at R and --trust" in message
+    assert contents(run) == before
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--timesteps", "x"], "marl-tools: --timesteps: 'x' is no whole number, such as"),
+        (["--n-agents", "x"], "marl-tools: --n-agents: 'x' is none of {None}|INT"),
+        (["--gamma", "x"], "marl-tools: --gamma: 'x' is no number"),
+        (["--share", "x"], "marl-tools: invalid choice 'x' for argument '--share'"),
+        (["surplus"], "marl-tools: Unrecognized options: surplus"),
+    ],
+)
+def test_a_wrong_flag_is_one_sentence_without_names_of_classes(args, message, capsys):
+    assert main(["train", "crossing", *args]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(message)
+    assert error.endswith("(marl-tools train --help)\n")
+    assert not re.search(r"<class|NoneType|[╭│╰]", error)
+
+
+def test_the_help_names_the_other_ways_to_train_and_what_resume_takes(capsys):
+    for args, words in (
+        (
+            ["train", "--help"],
+            ["--resume RUN", "--config FILE.toml", "rounded up to whole updates", "-2, -3"],
+        ),
+        (["train", "--resume", "--help"], ["--timesteps", "those already played", "--stop-at", "--trust"]),
+        (["runs", "--help"], ["[FOLDER]"]),
+    ):
+        with pytest.raises(SystemExit) as leave:
+            main(args)
+        assert leave.value.code == 0
+        text = re.sub(r"[\s│]+", " ", capsys.readouterr().out)
+        assert [word for word in words if word not in text] == []
+
+
+def test_every_setting_of_a_run_is_explained(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    text = re.sub(r"[│ ]+", " ", capsys.readouterr().out)
+    helps = dict(re.findall(r"^ (--[\w-]+)[^\n]*\n ([^-\n][^\n]*)", text, re.MULTILINE))
+    assert {"--learning-rate", "--gamma", "--clip", "--hidden"} <= set(helps)
+    assert [flag for flag, words in helps.items() if words.startswith("(default")] == []
+
+
+def test_an_evaluation_keeps_those_before_it(run, capsys):
+    for seed in ("3", "4", "4", "5"):
+        assert main(["evaluate", str(run), "--episodes", "2", "--seed", seed, "--trust"]) == 0
+    kept = {path.name: json.loads(path.read_text())["seed"] for path in run.glob("evaluation*.json")}
+    assert kept == {
+        "evaluation.json": 5,
+        "evaluation-1.json": 3,
+        "evaluation-2.json": 4,
+        "evaluation-3.json": 4,
+    }

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
+
+from marl_tools.core.errors import ConfigError
+from marl_tools.experiment.flags import Count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,9 +25,29 @@ class Resume:
     """
 
     resume: Path
-    timesteps: int | None = None
+    timesteps: Count | None = None
     stop_at: float | None = None
     trust: bool = False
+
+
+def check_resume_flags(args: Sequence[str]) -> None:
+    """Refuse what a run that goes on cannot take: its settings are those that it began with.
+
+    Raises:
+        ConfigError: names the first such argument.
+    """
+    rest = iter(args)
+    for arg in rest:
+        flag, equals, _ = arg.partition("=")
+        flag = flag.replace("_", "-")
+        if flag in ("--resume", "--timesteps", "--stop-at"):
+            if not equals:
+                next(rest, None)
+        elif flag not in ("--trust", "--no-trust", "-h", "--help"):
+            raise ConfigError(
+                f"{arg}: a run goes on with the settings that it began with; --resume RUN takes --timesteps N (a new "
+                "total), --stop-at R and --trust alone. With other settings, train anew"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +139,7 @@ class RunsArgs:
         json: print JSON in place of a table.
     """
 
-    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")] = Path("runs")
+    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="[FOLDER]")] = Path("runs")
     json: bool = False
 
 

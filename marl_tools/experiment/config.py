@@ -19,6 +19,7 @@ from marl_tools.core.checks import at_least, between, increasing
 from marl_tools.core.errors import ConfigError, CorruptFileError
 from marl_tools.core.factory import EnvFactory
 from marl_tools.envs.tasks import Task, find_task, require
+from marl_tools.experiment.flags import Count, Pairs
 from marl_tools.experiment.flat import FlatSettings
 from marl_tools.experiment.safety import SafetySettings
 from marl_tools.experiment.stepping import SteppingSettings
@@ -26,29 +27,6 @@ from marl_tools.experiment.trajectories import TrajectorySettings
 from marl_tools.training.ippo import IPPOConfig
 
 _RENAMED = {"env_name": "env", "seed_offset": "seed"}
-
-
-def _read_pairs(pairs: list[str]) -> dict[str, Any]:
-    """key=value arguments; a value is TOML where it parses as that, else the text itself."""
-    settings: dict[str, Any] = {}
-    for pair in pairs:
-        key, equals, text = pair.partition("=")
-        if not equals:
-            raise ValueError(f"{pair!r} is no key=value, such as N=4")
-        try:
-            settings[key] = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
-            settings[key] = text
-    return settings
-
-
-_PAIRS = tyro.constructors.PrimitiveConstructorSpec(
-    nargs="*",
-    metavar="KEY=VALUE ...",
-    instance_from_str=_read_pairs,
-    is_instance=lambda value: isinstance(value, Mapping),
-    str_from_instance=lambda value: [f"{key}={item}" for key, item in value.items()],
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,11 +41,11 @@ class RunConfig:
         direct: step mpe2's envs without PettingZoo's turns, where the result is known to be the same to the bit.
         cost: package.module:function for AddCost, a cost per agent and step.
         cap: truncate episodes after this many steps, or "infer" the env's own hidden cap.
-        timesteps: env steps in total, all copies of the env together.
+        timesteps: env steps in total, all copies of the env together, rounded up to whole updates; 200k and 1e6 are numbers, too.
         num_envs: copies of the env.
         seed: everything random follows from it.
         num_runs: how many runs, with seeds seed, seed + 1, ...
-        out: the run folder; None: runs/<env>-s<seed>.
+        out: the run folder; None: runs/<env>-s<seed>, with -2, -3 and so on behind it if that is taken.
         checkpoint_every: updates between two checkpoints.
         ma_window: training episodes in the moving average of the mean return over agents, which decides on the best
             checkpoint.
@@ -95,13 +73,13 @@ class RunConfig:
     """
 
     env: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV")]
-    env_kwargs: Annotated[Mapping[str, Any], _PAIRS] = field(default_factory=dict)
+    env_kwargs: Pairs = field(default_factory=dict)
     n_agents: int | None = None
     preprocess: tuple[str, ...] | None = None
     direct: bool = True
     cost: str | None = None
     cap: int | Literal["infer"] | None = None
-    timesteps: int = 200_000
+    timesteps: Count = 200_000
     num_envs: int = 8
     seed: int = 0
     num_runs: int = 1

@@ -6,7 +6,9 @@ import platform
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
+from marl_tools.core.durable import move_new
 from marl_tools.core.errors import ConfigError, CorruptFileError
 from marl_tools.core.io import create_dir, load_from_file, save_to_file
 from marl_tools.core.logging import log
@@ -98,9 +100,33 @@ def check_unfinished(config: RunConfig, folder: Path, frames: int, *, solved: bo
         raise ConfigError(f"{folder} is complete at {frames} env steps: give more --timesteps to go on")
 
 
+def save_latest(content: Any, folder: Path, name: str) -> Path:
+    """Save as ``name``, and return the path; what had that name is kept as ``<stem>-1.json``, ``<stem>-2.json`` and so on."""
+    path = folder / name
+    number, kept = 1, path.exists()
+    while kept:
+        with suppress(FileExistsError):
+            move_new(path, path.with_stem(f"{path.stem}-{number}"))
+            kept = False
+        number += 1
+    return save_to_file(content, folder, name)
+
+
+def refuse_file(folder: Path) -> None:
+    """Refuse an --out that cannot be a folder, because it or what it should lie in is a file.
+
+    Raises:
+        ConfigError: names the file.
+    """
+    there = next((path for path in (folder, *folder.parents) if path.exists()), None)
+    if there is not None and not there.is_dir():
+        raise ConfigError(f"{folder} cannot be a folder: {there} is a file; give another --out")
+
+
 def fresh_folder(config: RunConfig) -> Path:
     """The run folder: ``out`` must be empty or absent; a default name that is taken gets a number."""
     folder = config.folder
+    refuse_file(folder if config.out else folder.parent)
     taken = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
     if config.out is None:
         number = 2
