@@ -229,7 +229,7 @@ def _explain(args: list[str]) -> None:
         )
     finally:
         env.close()
-    print_explanation(f"evaluation episode {call.episode}, step {call.step}", rows)
+    print_explanation(f"evaluation episode {call.episode}, step {call.step}", rows, policy.team.agents)
 
 
 def _coverage(args: list[str]) -> None:

@@ -52,8 +52,29 @@ def test_explain_shows_decision_prices_and_counts_of_each_agent(shielded, capsys
     for word in ("draws proposed", "draws executed", "tried unknown"):
         assert word in out
     assert "counted from 1" in refused(["explain", shielded, 0, 0], capsys)
+    ended = re.search(r"ended before this step: (car_\d)", "".join(explanations(shielded, capsys)))
+    assert ended, "one of two cars arrives first"
     assert "ends after" in refused(["explain", shielded, 0, 999], capsys)
     assert "EPISODE" in refused(["explain", shielded, -1, 1], capsys)
+
+
+def test_a_run_that_goes_on_keeps_the_certificate_of_the_team_before(shielded, tmp_path, capsys):
+    run = shutil.copytree(shielded, tmp_path / "run")
+    assert call(["train", "--resume", run, "--timesteps", "384"], capsys)[0] == 0
+    assert load_from_file(run, "certificate-1.json") == load_from_file(shielded, "certificate.json")
+    assert (run / "certificate.json").exists()
+
+
+def explanations(run, capsys):
+    """What is explained of each step of the first ten episodes."""
+    for episode in range(10):
+        for step in range(1, 41):
+            code, out, _ = call(["explain", run, episode, step], capsys)
+            if code:
+                break
+            yield out
+            if "ended" in out:
+                return
 
 
 def test_coverage_prints_and_writes_what_the_shield_knows(shielded, tmp_path, capsys):

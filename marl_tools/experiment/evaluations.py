@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 
 from marl_tools.core import wandb
+from marl_tools.core.errors import MarlToolsError
 from marl_tools.core.io import JsonLines, save_to_file
 from marl_tools.core.logging import log
 from marl_tools.core.types import EpisodeLog
@@ -87,4 +88,5 @@ class Evaluations:
             )
         # Not only our own errors: a renderer without a screen or a driver raises anything.
         except Exception as error:
-            log(f"no film: {error!r}", type="video", priority="WARNING")
+            kind = "" if isinstance(error, MarlToolsError) else f"{type(error).__name__}: "
+            log(f"no film: {kind}{error}", type="video", priority="WARNING")

@@ -113,12 +113,15 @@ def save_latest(content: Any, folder: Path, name: str) -> Path:
 
 
 def refuse_file(folder: Path) -> None:
-    """Refuse an --out that cannot be a folder, because it or what it should lie in is a file.
+    """Refuse an --out that cannot be a folder: it or what it should lie in is a file, or its name is impossible.
 
     Raises:
-        ConfigError: names the file.
+        ConfigError: names the file, or what the system says.
     """
-    there = next((path for path in (folder, *folder.parents) if path.exists()), None)
+    try:
+        there = next((path for path in (folder, *folder.parents) if path.exists()), None)
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be a folder: {error.strerror}; give another --out") from error
     if there is not None and not there.is_dir():
         raise ConfigError(f"{folder} cannot be a folder: {there} is a file; give another --out")
 

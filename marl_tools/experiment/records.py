@@ -73,7 +73,8 @@ def rewind(folder: Path, *, frames: int, updates: int) -> None:
             aside = folder / name.replace(".jsonl", ".replayed.jsonl")
             count = set_rows_aside(folder / name, aside, belongs_later)
             if count:
-                log(f"{count} later than the checkpoint moved from {name} to {aside.name}", type="resume")
+                lines = "1 line" if count == 1 else f"{count} lines"
+                log(f"{lines} later than the checkpoint moved from {name} to {aside.name}", type="resume")
 
 
 def _number(row: dict[str, Any], field: str) -> int:

@@ -25,6 +25,7 @@ from marl_tools.experiment.folder import (
     claim_folder,
     fresh_folder,
     load_config,
+    save_latest,
     write_settings,
 )
 from marl_tools.experiment.lock import RunLock
@@ -280,7 +281,7 @@ class _Run:
         policy = load_team(folder, config)
         after, certificate = evaluations.of(policy, "trained"), None
         if after and (certificate := certify_run(config, after, policy)):
-            save_to_file(certificate, folder, "certificate.json")
+            save_latest(certificate, folder, "certificate.json")
         if config.video_episodes:
             evaluations.film("final", episodes=config.video_episodes)
         done = {

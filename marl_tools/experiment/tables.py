@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from marl_tools.core.types import AgentID
 from marl_tools.experiment.runs import RunSummary
 from marl_tools.training.evaluate import Evaluation
 
@@ -79,13 +80,13 @@ def print_certificate(certificate: Mapping[str, Any]) -> None:
             )
         table.add_section()
     _console().print(table)
-    print(certificate["bound_note"])
+    _console().print(certificate["bound_note"], markup=False, highlight=False)
     for contradiction in certificate["contradictions"][1:]:
         print(f"and {contradiction}")
 
 
-def print_explanation(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """What the shield saw and decided, a column an agent."""
+def print_explanation(title: str, rows: Sequence[Mapping[str, Any]], agents: Sequence[AgentID]) -> None:
+    """What the shield saw and decided, a column an agent; which of all ``agents`` had ended."""
     table = Table(title=title)
     table.add_column("")
     for row in rows:
@@ -94,6 +95,9 @@ def print_explanation(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
         values = [row[name] for row in rows]
         table.add_row(name, *(f"{value:.4g}" if isinstance(value, float) else str(value) for value in values))
     _console().print(table)
+    acted = [row["agent"] for row in rows]
+    if ended := [str(agent) for agent in agents if agent not in acted]:
+        print(f"ended before this step: {', '.join(ended)}")
 
 
 def print_coverage(report: Mapping[str, Any]) -> None:

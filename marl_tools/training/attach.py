@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marl_tools.core.checks import at_least
+from marl_tools.core.errors import ConfigError
 from marl_tools.core.factory import EnvFactory
 from marl_tools.core.types import AgentID
 from marl_tools.core.wrappers import EpisodeRecorder, infer_episode_cap
@@ -158,9 +159,12 @@ class _Function:
     def __call__(
         self, observations: Mapping[AgentID, Any], infos: Mapping[AgentID, Mapping[str, Any]] | None = None
     ) -> dict[AgentID, Any]:
-        return dict(
-            self._function(observations, infos) if self._takes_infos else self._function(observations)
-        )
+        actions = self._function(observations, infos) if self._takes_infos else self._function(observations)
+        if not isinstance(actions, Mapping):
+            raise ConfigError(
+                f"the policy returned {str(actions)[:80]}, not a mapping: return {{agent: action}} for every agent observed"
+            )
+        return dict(actions)
 
 
 class _Learner(ShieldedPolicy):

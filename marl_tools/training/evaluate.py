@@ -101,29 +101,37 @@ def evaluate(
 def play_episode(
     env: Any, policy: Policy, seed: int, horizons: Sequence[int] = ()
 ) -> dict[int, dict[AgentID, float]]:
-    """One episode from reset to the last agent's end. Returns the running returns at each horizon it reached."""
-    policy.seed(seed)
-    observations, infos = env.reset(seed=seed)
-    if begin := getattr(policy, "begin", None):
-        begin(env)
-    observe = getattr(policy, "observe", None)
-    reached = {}
-    steps = 0
-    while env.builder.open:
-        live = {agent: observations[agent] for agent in env.agents}
-        observations, _, terminations, _, infos = env.step(policy(live, infos))
-        if observe:
-            observe(terminations, infos)
-        steps += 1
-        if steps == _LONG:
-            log(
-                f"an episode of {env.env_name} is still running after {_LONG} steps. An env that never ends needs a cap "
-                "(--cap N)",
-                type="evaluate",
-                priority="WARNING",
-            )
-        if steps in horizons:
-            reached[steps] = dict(env.builder.returns)
+    """One episode from reset to the last agent's end. Returns the running returns at each horizon it reached.
+
+    What env or policy raise passes through, with a note of the episode's seed and step.
+    """
+    step, reached = 0, {}
+    try:
+        policy.seed(seed)
+        observations, infos = env.reset(seed=seed)
+        if begin := getattr(policy, "begin", None):
+            begin(env)
+        observe = getattr(policy, "observe", None)
+        while env.builder.open:
+            step += 1
+            live = {agent: observations[agent] for agent in env.agents}
+            observations, _, terminations, _, infos = env.step(policy(live, infos))
+            if observe:
+                observe(terminations, infos)
+            if step == _LONG:
+                log(
+                    f"an episode of {env.env_name} is still running after {_LONG} steps. An env that never ends needs a cap "
+                    "(--cap N)",
+                    type="evaluate",
+                    priority="WARNING",
+                )
+            if step in horizons:
+                reached[step] = dict(env.builder.returns)
+    except Exception as error:
+        error.add_note(
+            f"in {env.env_name}, episode seed {seed}, {f'step {step}' if step else 'at its reset'}"
+        )
+        raise
     return reached
 
 

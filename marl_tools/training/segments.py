@@ -140,8 +140,12 @@ class SegmentWindows(IterableDataset[SegmentBatch]):
         self._stretches = [stretch for stretches in self._indexed.values() for stretch in stretches]
         if not self._stretches:
             where = ", ".join(map(str, self.folders))
+            of_runs = [
+                folder / "trajectories" for folder in self.folders if (folder / "trajectories").is_dir()
+            ]
+            meant = f", such as {of_runs[0]}" if of_runs else ""
             raise ConfigError(
-                f"no transitions in {where}: give the folder that a TrajectoryRecorder saved to"
+                f"no transitions in {where}: give the folder that a TrajectoryRecorder saved to{meant}"
             )
         self._ends = np.cumsum(self._probabilities())
 

@@ -1,5 +1,8 @@
 """What is said beside a certificate: what a shield's bound rests on, or that it is worth nothing."""
 
+import pytest
+
+from marl_tools.core.errors import ConfigError
 from marl_tools.envs import crossing
 from marl_tools.training.attach import attach_shield, certify_policy
 
@@ -26,3 +29,9 @@ def test_a_bound_below_one_holds_under_what_is_said():
     assert certify_policy(crossing.parallel_env, knowing, episodes=3)["bound_note"].startswith(
         "the bound holds"
     )
+
+
+@pytest.mark.parametrize("answer", [None, 1, [1, 1]])
+def test_a_policy_that_returns_no_mapping_is_told_what_to_return(answer):
+    with pytest.raises(ConfigError, match=r"returned .*, not a mapping: return \{agent: action\}"):
+        attach_shield(crossing.parallel_env, lambda observations: answer, learn_episodes=1)

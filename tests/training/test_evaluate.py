@@ -141,6 +141,20 @@ def test_the_env_is_closed_also_when_something_breaks(fault):
     assert Closing.closed == 1
 
 
+@pytest.mark.parametrize(
+    ("method", "note"),
+    [("step", "in team_v0, episode seed 7, step 1"), ("reset", "episode seed 7, at its reset")],
+)
+def test_what_an_env_raises_carries_the_episodes_seed_and_step(method, note, monkeypatch):
+    def fail(*_, **__):
+        raise ZeroDivisionError("a bug in the env")
+
+    monkeypatch.setattr(Closing, method, fail)
+    with pytest.raises(ZeroDivisionError) as fault:
+        evaluate(factory(), Constant(), episodes=1, seed=7)
+    assert note in fault.value.__notes__[-1]
+
+
 def test_each_log_is_handed_over_when_its_episode_ends():
     seen = []
     result = evaluate(factory(), Constant(), episodes=3, seed=0, on_episode=seen.append)

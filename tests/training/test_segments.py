@@ -132,6 +132,9 @@ def test_a_folder_without_transitions_says_what_is_expected(tmp_path):
     write(tmp_path, segment({"a": agent(0, end="interrupted", arrival=(1.0, 0.0))}))
     with pytest.raises(ConfigError, match=r"no transitions in .*a TrajectoryRecorder saved to"):
         SegmentWindows(tmp_path, length=1)
+    (tmp_path / "run" / "trajectories" / "env").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"saved to, such as .*run/trajectories$"):
+        SegmentWindows(tmp_path / "run", length=1)
 
 
 def test_agents_can_be_chosen_and_unlike_ones_do_not_fit_into_one_batch(tmp_path):
