@@ -43,9 +43,9 @@ def test_the_moving_average_is_that_of_the_last_whole_episodes(episodes, window,
     if env_name is not None:
         whole = [log for log in whole if log.env_name == env_name]
     else:
-        # Ties in time between two envs are broken by the env that was seen first.
-        order = list(dict.fromkeys((log.env_name, log.split) for log in episodes))
-        whole.sort(key=lambda log: order.index((log.env_name, log.split)))
+        # Ties in time between two envs are broken by the env of which a whole episode was seen first.
+        order = list(dict.fromkeys(log.env_name for log in whole))
+        whole.sort(key=lambda log: order.index(log.env_name))
     last = sorted(whole, key=lambda log: log.t_end)[-window:]
     if agent is None:
         values = [sum(log.returns.values()) / len(log.returns) for log in last]

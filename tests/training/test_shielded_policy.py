@@ -278,8 +278,12 @@ class Leaning:
     def __init__(self, law):
         self.law, self.asked = law, []
 
-    def __call__(self, observations):
-        return dict.fromkeys(observations, 0)
+    def __call__(self, observations, infos=None):
+        return {agent: self._first(agent, infos) for agent in observations}
+
+    def _first(self, agent, infos):
+        mask = (infos or {}).get(agent, {}).get("action_mask")
+        return 0 if mask is None else int(np.flatnonzero(mask)[0])
 
     def probabilities(self, observations, infos):
         self.asked.append(list(observations))
@@ -290,9 +294,6 @@ class Leaning:
 def test_of_equally_good_fallbacks_the_one_that_the_frozen_policy_likes_best_is_played(action):
     policy = Leaning([0.4, 0.6])
     settings = {"learn_episodes": 0, "support": "none", "action": action}
-    if action == "mask":
-        policy = Dice(2)
-        policy.probabilities = Leaning([0.4, 0.6]).probabilities  # pyright: ignore[reportAttributeAccessIssue]
     likes, says_nothing = (attach_shield(CROSSING, one, **settings) for one in (policy, lambda obs: go(obs)))
     env = CROSSING()
     observations, infos = env.reset(seed=0)

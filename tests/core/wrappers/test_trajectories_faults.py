@@ -193,6 +193,8 @@ for step in range(10):
 def run(folder, end):
     return subprocess.Popen(
         [sys.executable, "-c", SCRIPT.format(folder=str(folder), end=end)],
+        # A pipe that nobody writes to: what waits for it waits, whatever the tests themselves read from.
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
