@@ -113,12 +113,13 @@ def page(rows: list[dict[str, Any]]) -> list[str]:
 
     fastest = max(statistics.median(of("rate", p.name, "steps_per_second") or [0.0]) for p in PEERS)
     two_cores = {name: statistics.median(of("bare", name, "steps_per_second") or [0.0]) for name in BARE}
+    rounds = len(of("rate", PLAIN.name, "steps_per_second"))
     lines = [
         "# Throughput on simple_spread",
         "",
         "`python benchmarks/throughput.py`: mpe2 simple_spread, 3 agents, 25 cycles, discrete; 8 envs x 128 steps, 4 epochs, 4",
-        f"minibatches, 2x64 tanh. Rates: medians over alternating runs of {SHORT:,} env steps (lowest to highest), start-up not",
-        f"counted. Return: episode sum, mean over agents, last {LAST} training episodes at {LONG:,} env steps, mean over seeds",
+        f"minibatches, 2x64 tanh. Rates: medians over {rounds} alternating runs of {SHORT:,} env steps (lowest to highest; more steps with",
+        f"the twin), start-up not counted. Return: episode sum, mean over agents, last {LAST} training episodes at {LONG:,} env steps, mean over seeds",
         "(lowest to highest). p: one-sided permutation test that the trainer's returns are higher than `marl-tools`', Holm-",
         "corrected over the peers. Memory: the most that the run's processes held together.",
         "",
@@ -159,6 +160,7 @@ def page(rows: list[dict[str, Any]]) -> list[str]:
         "AgileRL's network has one layer more (its encoder, latent and head cannot be fewer), and its 8 envs run in 8",
         "processes. skrl's PettingZoo wrapper plays one copy: 1024 steps of it make a rollout. PufferLib 3.0 and 2.0.6 could",
         "not be installed: their build downloads files. The plain PPO treats a truncation as an end, as the script it follows.",
+        "With 8 copies workers are slower than one process: a vector step is short beside waking them (see vector.md).",
         "The native twin plays the same episodes as mpe2, to the bit; with --asynchronous its updates include waiting for the",
         "rollout collected beside them.",
     ]
