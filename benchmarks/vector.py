@@ -1,7 +1,7 @@
 """Vector envs side by side: ``python benchmarks/vector.py [--rounds 15]``.
 
 8 copies of mpe2 simple_spread, stepped with random actions and nothing else, by ours (serial and in workers, by PettingZoo's
-turns and directly) and by SuperSuit's; then whole rollouts of the trainer, in which a network chooses the actions. All
+turns and directly), by SuperSuit's and, in an environment of its own, by AgileRL's; then whole rollouts of the trainer, in which a network chooses the actions. All
 contestants are open at once and take turns, one stretch each a round; a row is the median over the rounds. CPU time is that of
 all processes of a contestant together: on a machine that others use too it says more than wall time does.
 """
@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from mpe2 import simple_spread_v3
+from racers import HERE, PEERS, watched
 from results_page import write_page
 
 from marl_tools.core.factory import EnvFactory
@@ -108,8 +109,19 @@ def collecting(make_envs: Callable[[], Any]) -> Callable[[], Any]:
     return make
 
 
+def agilerl(steps: int = 300) -> float:
+    """Env-steps/s of AgileRL's vector env, a process a copy."""
+    peer = next(peer for peer in PEERS if peer.name == "AgileRL")
+    script = HERE / "peers" / "step_agilerl.py"
+    command = [str(part) for part in (peer.python(), script, COPIES, steps)]
+    printed, _, _ = watched(command, variables={"SDL_VIDEODRIVER": "dummy"})
+    return float(printed.splitlines()[-1])
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=15)
     rounds = parser.parse_args().rounds
     torch.set_num_threads(1)
@@ -157,6 +169,14 @@ def main() -> None:
                 f"| {name} | {statistics.median(rates):,.0f} ({min(rates):,.0f} to {max(rates):,.0f}) | "
                 f"{statistics.mean(contestant.cpu):,.0f} |"
             )
+    rates = [agilerl() for _ in range(max(1, rounds // 5))]
+    lines += [
+        "",
+        "## AgileRL, 8 processes, PettingZoo's turns",
+        "",
+        f"{statistics.median(rates):,.0f} env-steps/s ({min(rates):,.0f} to {max(rates):,.0f}) with random actions, in {len(rates)} runs",
+        "of its own after the others.",
+    ]
     write_page("vector", lines, ["mpe2", "pettingzoo", "supersuit", "numpy", "torch"])
 
 
