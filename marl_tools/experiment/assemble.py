@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from marl_tools.core.factory import EnvFactory
 from marl_tools.core.types import VectorEnv
+from marl_tools.core.wrappers.cost import cost_is_missing
 from marl_tools.experiment.config import RunConfig
 from marl_tools.experiment.safety import make_constraint, make_shield, warn_if_patience_is_short
-from marl_tools.training.ippo import IPPO, cost_is_missing
+from marl_tools.training.ippo import IPPO
 from marl_tools.training.policy import RandomPolicy
 from marl_tools.training.shielding import ShieldedTeam
 
@@ -44,7 +45,7 @@ def _check_costs(config: RunConfig, factory: EnvFactory, envs: VectorEnv) -> Non
         *_, infos = env.step(actions)
         for agent in actions:
             if (infos.get(agent) or {}).get("cost") is None:
-                raise cost_is_missing(env.env_name, agent)
+                raise cost_is_missing(env.env_name, agent, needed_by="constraint")
     finally:
         env.close()
 

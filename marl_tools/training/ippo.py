@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from marl_tools.core.errors import ConfigError
-from marl_tools.core.types import AgentID, EpisodeLog, VectorEnv
+from marl_tools.core.types import EpisodeLog, VectorEnv
+from marl_tools.core.wrappers.cost import cost_is_missing
 from marl_tools.models.distributions import check_action_pdtype
 from marl_tools.models.networks import NetworkConfig
 from marl_tools.training.contracts import Constraint, LearningGuard
@@ -94,14 +95,6 @@ class IPPOConfig:
         if self.target_kl is not None and not self.target_kl > 0:
             raise ConfigError(f"target_kl={self.target_kl}: must be positive, or None for no KL stop")
         check_action_pdtype(self.action_pdtype)
-
-
-def cost_is_missing(env_name: str, agent: AgentID) -> ConfigError:
-    """The refusal of a constraint in an env that gives an agent no cost."""
-    return ConfigError(
-        f"{env_name} gives agent {agent!r} no cost, which the constraint needs: "
-        "put it into infos[agent]['cost'], or add it with AddCost (--cost package.module:function)"
-    )
 
 
 class IPPO:
@@ -229,7 +222,7 @@ class IPPO:
         missing = batch.valid & np.isnan(batch.costs)
         if missing.any():
             agent = batch.group.agents[np.argwhere(missing)[0][2]]
-            raise cost_is_missing(self.envs.env_name, agent)
+            raise cost_is_missing(self.envs.env_name, agent, needed_by="constraint")
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """All that a later process needs to go on from here as if nothing had happened, between two updates.

@@ -14,6 +14,7 @@ from marl_tools.core.errors import ConfigError
 from marl_tools.core.spaces import AgentGroup
 from marl_tools.core.transitions import Key, TransitionTable, joint_index
 from marl_tools.core.types import AgentID
+from marl_tools.core.wrappers.cost import cost_is_missing
 from marl_tools.models.opponent import OpponentMode, OpponentModel
 from marl_tools.models.world import WorldModel
 
@@ -212,7 +213,7 @@ def require_keys(env_name: str, keys: Sequence[Key] | None) -> Sequence[Key]:
     if keys is None:
         raise ConfigError(
             f"{env_name} has no state_key(): a shield needs the exact Markov state of the joint system. Add the "
-            "method to your env, or use one of the tasks that have it (crossing, corridor, gridmaps, stag_hunt)."
+            "method to your env, or use one of the tasks that have it (crossing, corridor, drones, gridmaps, stag_hunt)."
         )
     return keys
 
@@ -227,8 +228,5 @@ def require_costs(
     """
     missing = active & np.isnan(costs)
     if missing.any():
-        agent = agents[np.argwhere(missing)[0][1]]
-        raise ConfigError(
-            f"{env_name} gives agent {agent!r} no cost, which the shield needs: put it into "
-            "infos[agent]['cost'], or add it with AddCost (--cost package.module:function)"
-        )
+        agent = agents[int(np.argwhere(missing)[0, 1])]
+        raise cost_is_missing(env_name, agent, needed_by="shield")

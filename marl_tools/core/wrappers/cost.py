@@ -25,6 +25,14 @@ class StepResult(NamedTuple):
     env: Any
 
 
+def cost_is_missing(env_name: str, agent: AgentID, *, needed_by: str) -> ConfigError:
+    """The refusal of what needs costs in an env that gives an agent none."""
+    return ConfigError(
+        f"{env_name} gives agent {agent!r} no cost, which the {needed_by} needs: put it into "
+        "infos[agent]['cost'], or add it with AddCost (--cost package.module:function)"
+    )
+
+
 CostFunction = Callable[[StepResult], Mapping[AgentID, float]]
 """``cost(step)`` gives every agent of this step a cost, finite and at least 0.
 
