@@ -62,5 +62,8 @@ ensure_venv() {
         .venv/bin/python -m pip install --no-input torch -c constraints.txt
     quietly "installing marl-tools[$extra] and its pinned dependencies" \
         .venv/bin/python -m pip install --no-input -e ".[$extra]" -c constraints.txt
+    # These two ask for packages that clash with ours, or that are far larger than what is used of them.
+    [[ $extra != dev ]] || quietly "installing the environments of MOMAland and MASA" \
+        .venv/bin/python -m pip install --no-input --no-deps momaland masa-safe-rl -c constraints.txt
     echo "$wanted" >".venv/installed-$extra"
 }
