@@ -60,7 +60,7 @@ def list_runs(folder: Path) -> list[RunSummary]:
 
 def summarise_run(folder: Path) -> RunSummary:
     """What is known of one run folder, damaged or not."""
-    row = _last_update(folder)
+    row = last_update(folder)
     best = CheckpointFolder(folder).manifest().get("best", {})
     common = {
         "folder": str(folder),
@@ -115,7 +115,7 @@ def _note(folder: Path, name: str) -> dict[str, Any] | None:
     return note if isinstance(note, dict) else {}
 
 
-def _last_update(folder: Path) -> dict[str, Any]:
+def last_update(folder: Path) -> dict[str, Any]:
     """The last whole row of the updates' log, without reading all of it; empty if there is none."""
     with suppress(OSError), open(folder / UPDATES, "rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))

@@ -35,7 +35,7 @@ def saved_at_a_stop(config: RunConfig, folder: Path, safe: SafePoint) -> Iterato
     """
     how = f"Go on with: {_command(config, folder)}"
     try:
-        with _terminate_like_ctrl_c():
+        with terminate_like_ctrl_c():
             yield
     except KeyboardInterrupt:
         saved = _saved(safe)
@@ -43,14 +43,14 @@ def saved_at_a_stop(config: RunConfig, folder: Path, safe: SafePoint) -> Iterato
             f"stopped at {safe.frames} of {config.timesteps} env steps; {saved}. {how}"
         ) from None
     except ConfigError as error:
-        _keep(error, folder)
+        keep_error(error, folder)
         raise
     except NonFiniteError as error:
-        _keep(error, folder)
+        keep_error(error, folder)
         raise NonFiniteError(f"{error}. {_saved(safe).capitalize()} in {folder}.") from error
     except Exception as error:
         # An env may raise anything, hours into a run.
-        _keep(error, folder)
+        keep_error(error, folder)
         error.add_note(f"{_saved(safe).capitalize()}. {how}")
         raise
 
@@ -84,7 +84,7 @@ def _saved(safe: SafePoint) -> str:
     )
 
 
-def _keep(error: BaseException, folder: Path) -> None:
+def keep_error(error: BaseException, folder: Path) -> None:
     """Leave the reason in the run folder, for whoever lists it."""
     with suppress(OSError):
         save_to_file(
@@ -93,7 +93,7 @@ def _keep(error: BaseException, folder: Path) -> None:
 
 
 @contextmanager
-def _terminate_like_ctrl_c() -> Iterator[None]:
+def terminate_like_ctrl_c() -> Iterator[None]:
     """SIGTERM, as batch systems send it, saves and stops like Ctrl-C. Only in the main thread, as Python demands."""
     if threading.current_thread() is not threading.main_thread():
         yield

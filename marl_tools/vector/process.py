@@ -48,11 +48,11 @@ class WorkerProcess:
             target=serve, args=(theirs, assignment), name=f"marl-tools-copies-{self.copies.start}"
         )
         try:
-            with _without_main(unless=self._runs_main), _single_threaded():
+            with without_main(unless=self._runs_main), single_threaded():
                 if context.get_start_method() == "forkserver":
                     # Not below: others of its children must hear Ctrl-C.
                     forkserver.ensure_running()
-                with _without_ctrl_c():
+                with without_ctrl_c():
                     self._process.start()
         except BaseException:
             self._connection.close()
@@ -161,7 +161,7 @@ class WorkerProcess:
 
 
 @contextmanager
-def _without_ctrl_c() -> Iterator[None]:
+def without_ctrl_c() -> Iterator[None]:
     """Ctrl-C waits: a process that starts meanwhile inherits this until it has its own way of dealing with it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -171,7 +171,7 @@ def _without_ctrl_c() -> Iterator[None]:
 
 
 @contextmanager
-def _without_main(*, unless: bool) -> Iterator[None]:
+def without_main(*, unless: bool) -> Iterator[None]:
     """A process that starts meanwhile does not run the main script again, which would cost seconds and needs a guard."""
     main = sys.modules["__main__"]
     if not unless:
@@ -183,7 +183,7 @@ def _without_main(*, unless: bool) -> Iterator[None]:
 
 
 @contextmanager
-def _single_threaded() -> Iterator[None]:
+def single_threaded() -> Iterator[None]:
     """A process that starts meanwhile computes in one thread, where nobody has said otherwise: each has a core to itself."""
     unset = [name for name in _THREADS if name not in os.environ]
     os.environ.update(dict.fromkeys(unset, "1"))
