@@ -10,7 +10,7 @@ References:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -179,13 +179,36 @@ def session_of_run(
     if random_return is None:
         random_return = random_baseline(folder, agent)
     updates = list(read_updates(folder / UPDATES))
-    episodes = [log for log in read_episodes(folder / EPISODES) if log.split == split]
+    episodes = list(read_episodes(folder / EPISODES))
+    try:
+        return session_of_logs(
+            updates, episodes, agent, split=split, window=window, random_return=random_return
+        )
+    except ConfigError as error:
+        raise ConfigError(f"{folder} {error}") from error
+
+
+def session_of_logs(
+    updates: Sequence[UpdateLog],
+    episodes: Iterable[EpisodeLog],
+    agent: AgentID | None = None,
+    *,
+    split: Split = "train",
+    window: int = 100,
+    random_return: float,
+) -> Session:
+    """The session in logs that have been read already; see `session_of_run`.
+
+    Raises:
+        ConfigError: no episode of that agent, or no evaluations where split is "eval".
+    """
+    episodes = [log for log in episodes if log.split == split]
     if split == "eval" and not episodes:
         raise ConfigError(
-            f"{folder} has no evaluations on the way: train with eval_every (--eval-every N), or take split='train'"
+            "has no evaluations on the way: train with eval_every (--eval-every N), or take split='train'"
         )
     if agent is not None and episodes and not any(agent in log.returns for log in episodes):
-        raise ConfigError(f"{folder} has no {split} episode of agent {agent!r}")
+        raise ConfigError(f"has no {split} episode of agent {agent!r}")
     by_update: dict[int | None, list[EpisodeLog]] = {}
     for log in episodes:
         by_update.setdefault(log.update, []).append(log)
