@@ -254,6 +254,11 @@ class RunConfig:
         return {names.get(name, name): value for name, value in self.to_flat().items()}
 
 
+def setting_names() -> list[str]:
+    """The flat names of all settings, as in ``config.json``."""
+    return _SETTINGS.names
+
+
 def names_code(config: RunConfig) -> list[str]:
     """The references to code among the settings, which are imported when envs are built."""
     return [name for name in (config.env, config.cost) if name and ":" in name]
