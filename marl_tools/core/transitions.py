@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from marl_tools.core.errors import ConfigError
 from marl_tools.core.types import AgentID
 
 Key = bytes
@@ -113,6 +114,29 @@ class Tabulated(Solvable, Protocol):
             ConfigError: there are more than ``max_keys`` of them.
         """
         ...
+
+
+class KeyedView(NamedTuple):
+    """What each agent sees at K keys, (K, *obs_shape), and what it may do there, (K, n); no masks: anything."""
+
+    observations: dict[AgentID, NDArray[Any]]
+    masks: dict[AgentID, NDArray[np.bool_]]
+
+
+class Observed(Solvable, Protocol):
+    """A `Solvable` env that tells what its agents see at each key, so that a policy's own law can be followed exactly."""
+
+    def observe_keys(self, keys: Sequence[Key]) -> KeyedView:
+        """The observations at these keys, of agents that have ended as well: nobody acts on theirs."""
+        ...
+
+
+def too_many_keys(max_keys: int) -> ConfigError:
+    """The refusal of an env that is too large to be enumerated."""
+    return ConfigError(
+        f"more than {max_keys} keys can be reached: raise max_keys, take a smaller environment, or do without its law "
+        "(--shield-support none)."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

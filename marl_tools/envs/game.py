@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import permutations
@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marl_tools.core.errors import ConfigError
-from marl_tools.core.transitions import Key
+from marl_tools.envs.fields import FieldGame, Floats, Laws
 from marl_tools.envs.grid import Bools, GridMap, Ints
 
-Floats = NDArray[np.float64]
 # Outcomes that are expanded at a time: bounds the memory of an enumeration to a few hundred MB.
 _CHUNK = 1 << 19
 
@@ -56,17 +55,7 @@ class Transition(NamedTuple):
     violated: Bools  # (N, A)
 
 
-class Laws(NamedTuple):
-    """M outcomes of many (state, joint action) at once, those of a row side by side and merged."""
-
-    row: Ints  # (M,) which of the states given
-    probability: Floats  # (M,) sums to 1 over a row
-    state: Ints  # (M, F)
-    violated: Bools  # (M, A)
-    ended: Bools  # (M, A)
-
-
-class Game(ABC):
+class Game(FieldGame):
     """A Markov game. A world is a row of F whole numbers, field f below ``sizes[f]``; chance comes from `Dice`.
 
     `transition` is a pure function of state, actions and dice; an episode throws the dice, a law adds up all throws.
@@ -81,10 +70,6 @@ class Game(ABC):
         max_cycles: steps after which an episode is truncated.
     """
 
-    name: str
-    agents: tuple[str, ...]
-    actions: tuple[int, ...]
-    sizes: tuple[int, ...]
     grid: GridMap
     labels: str
     goals: Ints
@@ -100,10 +85,6 @@ class Game(ABC):
     @abstractmethod
     def transition(self, state: Ints, actions: Ints, rolls: Ints) -> Transition:
         """One step of N worlds: states (N, F), actions (N, A), throws (N, D) of the dice."""
-
-    @abstractmethod
-    def ended(self, state: Ints) -> Bools:
-        """Which agents (N, A) play nothing any more in states (N, F)."""
 
     @abstractmethod
     def tokens(self, state: Ints) -> Ints:
@@ -139,51 +120,13 @@ class Game(ABC):
         plain[:, -2:] = (0.0, 1.0)
         return plain[:, self._columns]
 
-    def ids(self, state: Ints) -> Ints:
-        """One number (N,) a state, exact: the fields in mixed radix."""
-        return state @ self._places
-
-    def state_of_ids(self, ids: Ints) -> Ints:
-        """Inverse of `ids`."""
-        return ids[:, None] // self._places % np.array(self.sizes)
-
-    @cached_property
-    def _places(self) -> Ints:
-        sizes = np.array(self.sizes, np.int64)
-        return np.concatenate([np.cumprod(sizes[::-1])[::-1][1:], [1]]).astype(np.int64)
-
-    def keys(self, state: Ints) -> list[Key]:
-        """The exact bytes of each state: two a field, little-endian."""
-        rows = np.ascontiguousarray(state, dtype="<u2")
-        return rows.view(np.dtype((np.void, 2 * state.shape[1]))).ravel().tolist()
-
-    def states(self, keys: Sequence[Key]) -> Ints:
-        """Inverse of `keys`.
-
-        Raises:
-            ConfigError: a key is not one of this game.
-        """
-        fields = len(self.sizes)
-        for key in keys:
-            if len(key) != 2 * fields:
-                raise ConfigError(
-                    f"{key!r} is no key of {self.name}, whose keys have {2 * fields} bytes; use state_key()"
-                )
-        state = np.frombuffer(b"".join(keys), "<u2").reshape(-1, fields).astype(np.int64)
-        if (state >= np.array(self.sizes)).any():
-            wrong = keys[int(np.flatnonzero((state >= np.array(self.sizes)).any(axis=1))[0])]
-            raise ConfigError(f"{wrong!r} is no key of {self.name}: a field is too large; use state_key()")
-        return state
-
     def start_law(self) -> tuple[Floats, Ints]:
-        """Probabilities (S,) and states (S, F) of all possible starts."""
         rolls, probability = self.start_dice.outcomes
         states = self.start(rolls)
         _, first, inverse = np.unique(self.ids(states), return_index=True, return_inverse=True)
         return np.asarray(np.bincount(inverse.ravel(), probability), np.float64), states[first]
 
     def laws(self, state: Ints, actions: Ints) -> Laws:
-        """All outcomes of N (state, joint action): states (N, F), actions (N, A), those of ended agents ignored."""
         step = max(1, _CHUNK // len(self.dice.outcomes[1]))
         parts = [
             self._laws(state[at : at + step], actions[at : at + step], at)
@@ -193,23 +136,11 @@ class Game(ABC):
 
     def _laws(self, state: Ints, actions: Ints, offset: int) -> Laws:
         rolls, probability = self.dice.outcomes
-        n, throws, agents = len(state), len(probability), len(self.agents)
-        row = np.repeat(np.arange(n), throws)
+        n = len(state)
+        row = np.repeat(np.arange(n), len(probability))
         result = self.transition(state[row], actions[row], np.tile(rolls, (n, 1)))
-        ended = self.ended(result.state)
-        bits = np.concatenate([result.violated, ended], axis=1) @ (1 << np.arange(2 * agents))
-        span = int(np.prod(self.sizes, dtype=object)) << 2 * agents
-        if n * span >= 1 << 63:
-            raise ConfigError(f"{self.name} has too many states to enumerate its law: shrink its map or team")
-        code = row * span + (self.ids(result.state) << 2 * agents) + bits
-        _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
-        return Laws(
-            row[first] + offset,
-            np.asarray(np.bincount(inverse.ravel(), np.tile(probability, n)), np.float64),
-            result.state[first],
-            result.violated[first],
-            ended[first],
-        )
+        laws = self.merged(row, np.tile(probability, n), result.state, result.violated)
+        return laws._replace(row=laws.row + offset)
 
     def reachable(self) -> Ints:
         """All states (K, F) that some play reaches from a start, sorted by their `ids`; the game is over in some."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from pettingzoo import ParallelEnv
 
 from marl_tools.core.errors import ConfigError, EnvError
-from marl_tools.core.transitions import Key, LawTable, Outcome
+from marl_tools.core.transitions import Key
 from marl_tools.core.types import AgentID
 from marl_tools.envs.game import Game
+from marl_tools.envs.law import EnumeratedEnv
 from marl_tools.envs.render import draw
-from marl_tools.envs.tabulate import tabulate
 
 FPS = 4
 
@@ -40,8 +40,8 @@ class EpisodeChance:
         self.generator.random(out=uniforms)
 
 
-class GameEnv(ParallelEnv):
-    """A `Game` as a parallel env that implements `core.transitions.Tabulated`.
+class GameEnv(EnumeratedEnv[Game], ParallelEnv):
+    """A `Game` as a parallel env whose law can be enumerated.
 
     ``infos[agent]["cost"]`` is 1.0 in a step in which the agent violates, else 0.0. ``max_cycles`` steps truncate who is
     left; the clock is no part of `state_key`. The chance of an episode is drawn at `reset`, so that it depends on
@@ -150,55 +150,6 @@ class GameEnv(ParallelEnv):
     def state_key(self) -> Key:
         """The joint Markov state as bytes: where everybody is, and who has ended. Stays that of the end once over."""
         return self.game.keys(self._require_state())[0]
-
-    def initial_law(self) -> list[tuple[float, Key]]:
-        """Probability and key of each possible start."""
-        probability, states = self.game.start_law()
-        return list(zip(probability.tolist(), self.game.keys(states), strict=True))
-
-    def joint_law(self, key: Key, choices: Sequence[int]) -> list[Outcome]:
-        """All outcomes of a joint action at a key; see `core.transitions.Solvable`."""
-        return self.joint_laws([key], [choices])[0]
-
-    def joint_laws(
-        self, keys: Sequence[Key], choices: Sequence[Sequence[int]] | NDArray[np.integer]
-    ) -> list[list[Outcome]]:
-        """`joint_law` of many keys (N) and choices (N, A) in one go, which is far faster. `Game.laws` has arrays.
-
-        Raises:
-            ConfigError: a key that is none of this env, or a choice that the agent does not have there.
-        """
-        game, states = self.game, self.game.states(keys)
-        chosen = np.asarray(choices, np.int64)
-        ended = game.ended(states)
-        # An agent that has ended makes the choice "none"; any other would make two rows of one law.
-        wrong = (chosen < 0) | np.where(ended, chosen != game.actions, chosen >= np.array(game.actions))
-        if wrong.any():
-            row, agent = np.argwhere(wrong)[0]
-            allowed = (
-                f"only {game.actions[agent]}, none"
-                if ended[row, agent]
-                else f"0 to {game.actions[agent] - 1}"
-            )
-            raise ConfigError(
-                f"{game.name}: {game.agents[agent]!r} cannot choose {chosen[row, agent]} at key {keys[row]!r}; {allowed}"
-            )
-        laws = game.laws(states, chosen)
-        outcomes: list[list[Outcome]] = [[] for _ in keys]
-        columns = (laws.row, laws.probability, laws.violated, laws.ended)
-        for (row, probability, violated, ended_), after in zip(
-            zip(*(column.tolist() for column in columns), strict=True), game.keys(laws.state), strict=True
-        ):
-            outcomes[row].append(Outcome(probability, after, tuple(violated), tuple(ended_)))
-        return outcomes
-
-    def law_table(self, max_keys: int = 100_000) -> LawTable:
-        """All that play can reach, in arrays; see `core.transitions.Tabulated`."""
-        return tabulate(self.game, max_keys)
-
-    def ended_agents(self, key: Key) -> tuple[bool, ...]:
-        """Which agents have ended at this key and play nothing."""
-        return tuple(self.game.ended(self.game.states([key]))[0].tolist())
 
     def _observe(self) -> dict[AgentID, NDArray[np.float32]]:
         rows = dict(zip(self.game.agents, self.game.observe(self._require_state())[0], strict=True))

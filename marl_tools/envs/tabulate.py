@@ -7,12 +7,12 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from marl_tools.core.errors import ConfigError
-from marl_tools.core.transitions import LawTable, exact_table
-from marl_tools.envs.game import Game, Ints
+from marl_tools.core.transitions import LawTable, exact_table, too_many_keys
+from marl_tools.envs.fields import FieldGame
+from marl_tools.envs.grid import Ints
 
 
-def tabulate(game: Game, max_keys: int) -> LawTable:
+def tabulate(game: FieldGame, max_keys: int) -> LawTable:
     """Every row that play can reach; keys by distance from the start, rows by key and then by joint action.
 
     Raises:
@@ -37,9 +37,7 @@ def tabulate(game: Game, max_keys: int) -> LawTable:
         known = np.union1d(known, frontier)
         levels.append(frontier)
         if len(known) > max_keys:
-            raise ConfigError(
-                f"more than {max_keys} keys can be reached: raise max_keys, or take a smaller environment."
-            )
+            raise too_many_keys(max_keys)
     ids = np.concatenate(levels)
     order = np.argsort(ids)
     states = game.state_of_ids(ids)
@@ -57,7 +55,7 @@ def tabulate(game: Game, max_keys: int) -> LawTable:
     )
 
 
-def _rows(game: Game, state: Ints, grid: Ints) -> tuple[Ints, Ints]:
+def _rows(game: FieldGame, state: Ints, grid: Ints) -> tuple[Ints, Ints]:
     """Which (state, entry of ``grid``) are rows: those who have ended choose none, all others an action."""
     ended = game.ended(state)
     none: NDArray[np.bool_] = np.asarray(grid == np.array(game.actions), np.bool_)

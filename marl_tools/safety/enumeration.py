@@ -10,8 +10,14 @@ from itertools import islice, product
 import numpy as np
 from numpy.typing import NDArray
 
-from marl_tools.core.errors import ConfigError
-from marl_tools.core.transitions import Key, Outcome, Solvable, TransitionTable, exact_table
+from marl_tools.core.transitions import (
+    Key,
+    Outcome,
+    Solvable,
+    TransitionTable,
+    exact_table,
+    too_many_keys,
+)
 from marl_tools.core.types import AgentID
 
 _ROWS_AT_ONCE = 20_000  # of Python objects, before they become arrays
@@ -57,9 +63,7 @@ def solve(env: Solvable, *, max_keys: int = 100_000) -> ExactModel:
         chunks = (rows[at : at + _ROWS_AT_ONCE] for at in range(0, len(rows), _ROWS_AT_ONCE))
         parts += [_arrays(chunk, laws, ids, len(actions)) for chunk in chunks]
         if len(ids) > max_keys:
-            raise ConfigError(
-                f"more than {max_keys} keys can be reached: raise max_keys, or take a smaller environment."
-            )
+            raise too_many_keys(max_keys)
         frontier = list(islice(ids, known, None))
     row_key, choices, count, law, succ, violated, over = (
         np.concatenate(part) for part in zip(*parts, strict=True)
