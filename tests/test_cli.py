@@ -345,7 +345,7 @@ def test_a_wrong_flag_of_evaluate_and_record_is_named(run, capsys, args, message
 def test_a_missing_extra_is_named_with_the_command_that_installs_it(capsys, monkeypatch, tmp_path):
     real = importlib.util.find_spec
     monkeypatch.setattr(
-        "marl_tools.envs.tasks.find_spec", lambda name: None if name == "pymunk" else real(name)
+        "marl_tools.envs.tasks.task.find_spec", lambda name: None if name == "pymunk" else real(name)
     )
     message = refused(["train", "pistonball", "--out", tmp_path / "run"], capsys)
     assert "pymunk" in message

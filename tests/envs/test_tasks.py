@@ -185,7 +185,8 @@ def test_changing_the_returned_arguments_leaves_the_task_as_it_was():
 )
 def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch, name, package, command):
     monkeypatch.setattr(
-        "marl_tools.envs.tasks.find_spec", lambda module: None if module == package else find_spec(module)
+        "marl_tools.envs.tasks.task.find_spec",
+        lambda module: None if module == package else find_spec(module),
     )
     with pytest.raises(MissingExtraError) as error:
         require(find_task(name))

@@ -1,1 +1,1 @@
-"""Third-party environments as parallel envs that keep the contract: what each got wrong is mended here, one file a family."""
+"""Environments of other packages as parallel envs with a cost; each module is imported on demand and needs its package."""
