@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -32,7 +32,6 @@ from marl_tools.core.run_logs import (
 from marl_tools.core.types import AgentID, EpisodeLog, Split
 
 Floats = NDArray[np.float64]
-_BASELINE = "evaluation-random.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,30 +229,39 @@ def session_of_logs(
 
 
 def random_baseline(folder: PathLike, agent: AgentID | None = None) -> float:
-    """Mean return of random play, as the run evaluated it before it trained: of an agent, or the mean over agents.
+    """Mean return of random play, as the run evaluated it before it trained; see `evaluated_return`."""
+    return evaluated_return(folder, "random", agent)
+
+
+def evaluated_return(
+    folder: PathLike, policy: Literal["random", "trained"], agent: AgentID | None = None
+) -> float:
+    """Mean return in a run's evaluation of random play, or of its trained team: of an agent, or the mean over agents.
 
     Raises:
         ConfigError: the run has no such evaluation, or no such agent.
         CorruptFileError: its file is damaged.
     """
+    name = f"evaluation-{policy}.json"
     try:
-        summary = load_from_file(folder, _BASELINE)
+        summary = load_from_file(folder, name)
     except FileNotFoundError:
+        or_give = ", or give random_return" if policy == "random" else ""
         raise ConfigError(
-            f"{folder} has no {_BASELINE}: train with final_policy_eval_episodes above 0, or give random_return"
+            f"{folder} has no {name}: train with final_policy_eval_episodes above 0{or_give}"
         ) from None
     try:
         table = summary["returns"]
         if agent is not None and agent not in table["agents"]:
             raise ConfigError(
-                f"{folder} has no random baseline of agent {agent!r}: there are {', '.join(table['agents'])}"
+                f"{folder} has no {policy} baseline of agent {agent!r}: there are {', '.join(table['agents'])}"
             )
         row = table["mean_over_agents"] if agent is None else table["agents"][agent]
         return float(row["mean"])
     except (LookupError, TypeError, ValueError) as error:
         if isinstance(error, ConfigError):
             raise
-        raise CorruptFileError(f"{Path(folder) / _BASELINE}: no mean returns in it ({error!r})") from error
+        raise CorruptFileError(f"{Path(folder) / name}: no mean returns in it ({error!r})") from error
 
 
 def _steps(update: UpdateLog) -> float:

@@ -1,0 +1,130 @@
+"""What a comparison shows and what it does not, in sentences that follow from its figures alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from marl_tools.bench.scores import MEASURES
+from marl_tools.bench.statistics import caveats
+from marl_tools.bench.statistics.caveats import ENOUGH
+
+if TYPE_CHECKING:
+    from marl_tools.bench.comparison import Comparison
+    from marl_tools.bench.pairs import Pair
+
+ALPHA = 0.05
+"""The level of every claim of a difference, after Holm's correction."""
+
+_NAMES = {
+    "score": "score",
+    "violation": "violation probability of the trained team",
+    "training_violations": "share of violating episodes in training",
+}
+
+
+def verdicts(comparison: Comparison) -> list[str]:
+    """Sentences: what is missing, what scores mean, each difference that is shown or not, risks, and what limits all of it."""
+    return [
+        *_missing(comparison),
+        *_scales(comparison),
+        *_differences(comparison),
+        *_risks(comparison),
+        *_limits(comparison),
+    ]
+
+
+def _missing(comparison: Comparison) -> Iterator[str]:
+    planned = len(comparison.runs) + len(comparison.missing)
+    if not comparison.runs:
+        yield f"None of the {planned} planned runs is finished: nothing is compared."
+    elif comparison.missing:
+        yield (
+            f"{len(comparison.missing)} of {planned} planned runs are not among these figures: "
+            f"{_some([f'{run.id} ({run.state})' for run in comparison.missing])}. What they would have shown is unknown; a method that "
+            "fails where it is weak looks better than it is."
+        )
+    for row in comparison.excluded:
+        yield f"{row.get('method')} was not run on {row.get('task')}: {row.get('why', 'no reason is given')}."
+
+
+def _scales(comparison: Comparison) -> Iterator[str]:
+    if comparison.scales:
+        yield (
+            "Scores are final returns, mean over agents, on a scale on which random play on that task is 0 and the mean of the "
+            f"best method is 1 ({', '.join(f'{scale.task}: {scale.best_method}' for scale in comparison.scales)})."
+        )
+    scaled = {scale.task for scale in comparison.scales}
+    for task in comparison.tasks:
+        if task not in scaled and any(run.task == task for run in comparison.runs):
+            yield f"On {task} there are no scores: no method is better than random play there, or returns were not evaluated."
+    left_out = [task for task in comparison.tasks if task in scaled and task not in comparison.common_tasks]
+    if left_out and comparison.common_tasks:
+        yield f"Figures over all tasks leave out {', '.join(left_out)}, where not every method has runs."
+
+
+def _differences(comparison: Comparison) -> Iterator[str]:
+    for pair in comparison.pairs:
+        if len(pair.seeds) < ENOUGH:
+            continue
+        what, where = (
+            _NAMES[pair.measure],
+            f"over {_count(pair.tasks, 'task')} and {_count(pair.seeds, 'seed')}",
+        )
+        if pair.p_holm <= ALPHA:
+            better, worse = (pair.x, pair.y) if _favours_x(pair) else (pair.y, pair.x)
+            probability = pair.improvement if better == pair.x else 1 - pair.improvement
+            yield (
+                f"{better} has a {pair.better} {what} than {worse} {where}: by {abs(pair.difference):.3g} on average, in "
+                f"{probability:.0%} of pairs of runs (p = {pair.p_holm:.2g} after Holm's correction)."
+            )
+        else:
+            yield (
+                f"No difference in {what} between {pair.x} and {pair.y} is shown {where} (p = {pair.p_holm:.2g} after Holm's "
+                "correction); that is no evidence that they are equal."
+            )
+
+
+def _risks(comparison: Comparison) -> Iterator[str]:
+    for cell in comparison.cells:
+        if cell.certified:
+            risks = sorted(
+                {
+                    run.max_risk
+                    for run in comparison.runs
+                    if (run.task, run.method) == (cell.task, cell.method)
+                }
+            )
+            yield (
+                f"{cell.method} on {cell.task}: every agent's interval lies below {', '.join(f'{risk:g}' for risk in risks)} in "
+                f"{cell.under_risk} of {cell.certified} certified runs."
+            )
+    if any(cell.certified for cell in comparison.cells):
+        yield (
+            "A certificate is a statement about one trained team, and means over runs are none. An interval that reaches beyond the "
+            "allowed risk does not show that the risk is exceeded: it may want more evaluation episodes."
+        )
+
+
+def _limits(comparison: Comparison) -> Iterator[str]:
+    if not comparison.runs:
+        return
+    if len(comparison.methods) > 1:
+        for seeds in sorted({len(pair.seeds) for pair in comparison.pairs} or {0}):
+            yield from caveats(seeds, alpha=ALPHA)
+    yield (
+        "Intervals resample runs and hold the tasks fixed: nothing is said about other tasks, other settings or longer training."
+    )
+
+
+def _favours_x(pair: Pair) -> bool:
+    return MEASURES[pair.measure] * pair.difference > 0
+
+
+def _count(things: list, name: str) -> str:
+    return f"{len(things)} {name}{'' if len(things) == 1 else 's'}"
+
+
+def _some(names: list[str], most: int = 8) -> str:
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
