@@ -16,8 +16,8 @@ PLAN, RUNS = "plan.json", "runs"
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlannedRun:
-    """One run of a plan: ``runs/<id>`` is its folder."""
+class RunKey:
+    """Which run of a plan it is; ``runs/<id>`` is its folder."""
 
     id: str
     method: str
@@ -32,7 +32,7 @@ class PlannedRuns:
     name: str
     methods: Sequence[str]
     tasks: Sequence[str]
-    runs: Sequence[PlannedRun]
+    runs: Sequence[RunKey]
     excluded: Sequence[Mapping[str, str]]
 
 
@@ -110,11 +110,11 @@ def _field(plan: Mapping[str, Any], name: str, kind: type, where: Path) -> Any:
     return value
 
 
-def _planned(row: Mapping[str, Any], methods: Mapping[str, Any], tasks: Mapping[str, Any]) -> PlannedRun:
+def _planned(row: Mapping[str, Any], methods: Mapping[str, Any], tasks: Mapping[str, Any]) -> RunKey:
     """Raises ValueError or LookupError with what is wrong."""
     run_id, method, task, seed = (row[key] for key in ("id", "method", "task", "seed"))
     # It becomes a path: a stranger's plan must not lead elsewhere.
-    if not isinstance(run_id, str) or Path(run_id).name != run_id:
+    if not isinstance(run_id, str) or Path(run_id).name != run_id or run_id in ("", ".", ".."):
         raise ValueError(f"the id {str(run_id)[:80]!r} is no plain name of a folder")
     if method not in methods or task not in tasks:
         raise ValueError(
@@ -122,4 +122,4 @@ def _planned(row: Mapping[str, Any], methods: Mapping[str, Any], tasks: Mapping[
         )
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise ValueError(f"run {run_id!r} has the seed {str(seed)[:80]!r}, no whole number")
-    return PlannedRun(id=run_id, method=method, task=task, seed=seed)
+    return RunKey(id=run_id, method=method, task=task, seed=seed)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from marl_tools.bench.plan_runs import PlannedRun
+from marl_tools.bench.plan_runs import RunKey
 from marl_tools.bench.run_figures import RunFigures
 from marl_tools.bench.statistics import AGGREGATES, mean, performance_profile, stratified_bootstrap
 from marl_tools.bench.statistics.aggregate import Floats, Statistic
@@ -106,7 +106,7 @@ class Curve:
 
 
 def cell(
-    task: str, method: str, planned: Sequence[PlannedRun], runs: Sequence[RunFigures], draw: Bootstrap
+    task: str, method: str, planned: Sequence[RunKey], runs: Sequence[RunFigures], draw: Bootstrap
 ) -> Cell:
     """What the finished runs of a method on a task say."""
     mine = [run for run in runs if (run.task, run.method) == (task, method)]
