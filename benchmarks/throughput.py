@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import subprocess
 import sys
@@ -22,6 +23,8 @@ from typing import Any
 from racers import LAST, PEERS, Ours, Peer
 from results_page import write_page
 from scipy.stats import permutation_test
+
+from marl_tools.bench.statistics import holm
 
 SHORT, LONG = 20_480, 200_000
 PLAIN = Ours(name="marl-tools")
@@ -128,7 +131,8 @@ def page(rows: list[dict[str, Any]]) -> list[str]:
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     ours = of("return", PLAIN.name, "return")
-    higher = holm({p.name: p_higher(of("return", p.name, "return"), ours) for p in PEERS})
+    tested = [p_higher(of("return", p.name, "return"), ours) for p in PEERS]
+    higher = dict(zip((p.name for p in PEERS), holm(tested), strict=True))
     for racer in (*OURS, *PEERS, *NATIVE):
         rates = of("rate", racer.name, "steps_per_second")
         if not rates:
@@ -145,7 +149,7 @@ def page(rows: list[dict[str, Any]]) -> list[str]:
                 if returns
                 else "- | 0 | "
             )
-            + (f"{higher[racer.name]:.3f} |" if higher.get(racer.name) is not None else "- |")
+            + (f"{higher[racer.name]:.3f} |" if higher.get(racer.name, math.nan) >= 0 else "- |")
         )
     lines += ["", "What two cores could do if policy and update were free, env alone in two processes:", ""]
     for name, rate in two_cores.items():
@@ -168,24 +172,14 @@ def page(rows: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def p_higher(theirs: list[float], ours: list[float]) -> float | None:
-    """One-sided exact permutation test on the difference of means; None where seeds are missing."""
+def p_higher(theirs: list[float], ours: list[float]) -> float:
+    """One-sided exact permutation test on the difference of means; NaN where seeds are missing."""
     if len(theirs) < 3 or len(ours) < 3:
-        return None
+        return math.nan
     test = permutation_test(
         (theirs, ours), lambda a, b: statistics.fmean(a) - statistics.fmean(b), alternative="greater"
     )
     return float(test.pvalue)
-
-
-def holm(values: dict[str, float | None]) -> dict[str, float]:
-    """Holm's correction of the p-values that there are."""
-    known = sorted((p, name) for name, p in values.items() if p is not None)
-    corrected, floor = {}, 0.0
-    for rank, (p, name) in enumerate(known):
-        floor = max(floor, min(1.0, (len(known) - rank) * p))
-        corrected[name] = floor
-    return corrected
 
 
 def main() -> None:
