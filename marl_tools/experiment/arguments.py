@@ -146,3 +146,32 @@ class RunsArgs:
 @dataclass(frozen=True, kw_only=True)
 class TasksArgs:
     """List the environments that are known by name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchArgs:
+    """Run a plan, methods x tasks x seeds: what is done is skipped, what was stopped goes on, what failed is tried again.
+
+    Args:
+        plan: a TOML file, or the name of a preset: ippo, quick or shield.
+        seeds: how many seeds, counted on from the plan's first; None: those that the plan says.
+        out: the plan's folder; None: runs/<name of the plan>.
+        executor: "serial": a process a run on this machine; "ray": on a Ray cluster.
+        ray_address: of the cluster, such as 10.0.0.1:6379 or auto; None: one is started here.
+        jobs: runs at a time, with the serial executor.
+        only: parts of runs' names: nothing but runs with one of them in their name.
+        retries: further attempts at a run that failed.
+        dry_run: show what there is to do, and do nothing.
+        trust: import code that the plan names.
+    """
+
+    plan: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="PLAN")]
+    seeds: int | None = None
+    out: Path | None = None
+    executor: Literal["serial", "ray"] = "serial"
+    ray_address: str | None = None
+    jobs: int = 1
+    only: tuple[str, ...] = ()
+    retries: int = 1
+    dry_run: bool = False
+    trust: bool = False
