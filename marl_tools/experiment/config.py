@@ -39,7 +39,8 @@ class RunConfig:
         n_agents: size of the team, where the environment lets it be set; otherwise it must match.
         preprocess: SuperSuit steps by name, such as "resize=84x84"; None: what the task asks for.
         direct: step mpe2's envs without PettingZoo's turns, where the result is known to be the same to the bit.
-        cost: package.module:function for AddCost, a cost per agent and step.
+        cost: package.module:function for AddCost, a cost per agent and step, in place of the task's own; "default": the
+            task's own also where nothing needs it (None: for a constraint, a shield and in evaluations).
         cap: truncate episodes after this many steps, or "infer" the env's own hidden cap.
         timesteps: env steps in total, all copies of the env together, rounded up to whole updates; 200k and 1e6 are numbers, too.
         num_envs: copies of the env.
@@ -132,7 +133,7 @@ class RunConfig:
             raise ConfigError("stop_at=nan: give a mean return, or leave it out to play all timesteps")
         between(0, 1)("final_policy_eval_confidence", self.final_policy_eval_confidence)
         increasing("final_policy_eval_horizons", self.final_policy_eval_horizons)
-        find_task(self.env)
+        self.task.cost_for(self.cost, needed=False)
         self.safety.check(self.env)
         shielded = self.safety.shield != "none"
         self.stepping.check(num_envs=self.num_envs, native=self.native, shielded=shielded)
@@ -161,8 +162,11 @@ class RunConfig:
         """The same of the evaluations on the way: what they choose must not be tested on the seeds that chose it."""
         return self.eval_seed + 2 * self.final_policy_eval_seed_offset
 
-    def factory(self) -> EnvFactory:
+    def factory(self, *, judged: bool = False) -> EnvFactory:
         """What builds one copy of the env with all its wrappers.
+
+        A task's own cost is counted where the run needs it or asks for it, and in any case with ``judged``: evaluations are
+        for judging a team, and hardly slower with it. Training at full speed pays only for what it uses.
 
         Raises:
             ConfigError: the task cannot have ``n_agents`` agents.
@@ -177,7 +181,7 @@ class RunConfig:
             env_name=None if ":" in self.env else task.name,
             direct=self.direct,
             preprocess=task.preprocess if self.preprocess is None else self.preprocess,
-            cost=self.cost,
+            cost=task.cost_for(self.cost, needed=judged or self.safety.charged),
             cap=self.cap,
         )
 

@@ -25,7 +25,7 @@ class Evaluations:
 
     def __init__(self, config: RunConfig, folder: Path, tracker: wandb.Run | None) -> None:
         self.config, self.folder, self.tracker = config, folder, tracker
-        self.factory = config.factory()
+        self.factory = config.factory(judged=True)
 
     def of(self, policy: Policy, name: str) -> Evaluation | None:
         """Evaluate a policy, keep the result as ``evaluation-<name>.json``; None if the run wants none."""

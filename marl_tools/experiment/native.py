@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from marl_tools.core.errors import ConfigError
 from marl_tools.core.factory import EnvFactory
@@ -61,21 +62,24 @@ def closed_after(
 def native_envs(factory: EnvFactory, num_envs: int) -> VectorEnv:
     """``num_envs`` worlds stepped in arrays, which play the same episodes as single envs to the bit.
 
+    Of cost functions each native form knows at most the one that its task brings.
+
     Raises:
         ConfigError: the env has no native form, or wrappers or arguments that one cannot have.
     """
-    wrapped = [
-        name
-        for name in ("preprocess", "cost", "cap", "stand_in", "save_trajectories")
-        if getattr(factory, name)
-    ]
-    if wrapped:
-        raise ConfigError(f"--native: a native env takes no {', '.join(wrapped)}; leave that or the flag out")
-    recorder = factory()
+    names = ("preprocess", "cap", "stand_in", "save_trajectories")
+    wrapped = [name for name in names if getattr(factory, name)]
+    recorder = replace(factory, cost=None, save_trajectories=None)()
     # What someone else has wrapped around an env is lost in arrays, so only the bare one has a native form.
     env = recorder.env
+    scenario = None if wrapped else scenario_of(env)
+    if factory.cost and not (scenario and scenario.cost == factory.cost):
+        wrapped.append(f"cost {factory.cost}")
+    if wrapped:
+        raise ConfigError(f"--native: a native env takes no {', '.join(wrapped)}; leave that or the flag out")
     if isinstance(env, GameEnv):
         return GameVectorEnv(env.game, num_envs, env_name=recorder.env_name)
-    if scenario := scenario_of(env):
+    if scenario:
+        scenario.charged = factory.cost is not None
         return ParticleVectorEnv(scenario, num_envs, env_name=recorder.env_name)
     raise ConfigError(f"--native: {recorder.env_name} has no native form; leave the flag out")

@@ -78,6 +78,11 @@ class SafetySettings:
     shield_version: Literal["v0"] = "v0"
     lagrange: LagrangeConfig = field(default_factory=LagrangeConfig)
 
+    @property
+    def charged(self) -> bool:
+        """Whether the run cannot do without costs."""
+        return self.constraint != "none" or self.shield != "none"
+
     def check(self, env: str) -> None:
         """Refuse what cannot work in any env; what this one cannot have is found when it is made.
 

@@ -85,7 +85,7 @@ def evaluate_run(
 ) -> Evaluation:
     """Evaluate a policy on the run's env, with the run's evaluation seeds and horizons."""
     return evaluate(
-        config.factory(),
+        config.factory(judged=True),
         policy,
         episodes=episodes,
         seed=config.eval_seed,

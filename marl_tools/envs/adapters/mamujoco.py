@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 from marl_tools.core.errors import EnvError
@@ -78,8 +79,7 @@ def parallel_env(
 @contextmanager
 def _no_log_file() -> Iterator[None]:
     """MuJoCo warns of old words in Gymnasium's models, each time, in a file that it leaves in the working directory."""
-    import mujoco
-
+    mujoco: Any = import_module("mujoco")
     before = mujoco.get_mju_user_warning()
     mujoco.set_mju_user_warning(lambda message: None)
     try:

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marl_tools.core.checks import at_least, proportion
+from marl_tools.envs.costs import SPREAD_GAP
 from marl_tools.envs.particles.worlds import F64, Body, ParticleWorlds, Scenario, Views
 
 _CAPTURE_RADIUS = 0.1
@@ -20,6 +21,7 @@ class Spread(Scenario):
     """
 
     name = "simple_spread"
+    cost = "marl_tools.envs.costs:spread"
 
     def __init__(
         self,
@@ -46,6 +48,9 @@ class Spread(Scenario):
         shared = np.subtract.reduce(self._nearest(worlds), axis=0, initial=0.0)
         bumps = (worlds.gap < worlds.touching)[self.contacts].sum(axis=0)
         return shared * (1 - self.local_ratio) - bumps * self.local_ratio
+
+    def costs(self, worlds: ParticleWorlds) -> NDArray[np.bool_]:
+        return np.logical_or.reduce((worlds.gap < SPREAD_GAP)[self.contacts], axis=0)
 
     def succeeded(self, worlds: ParticleWorlds) -> NDArray[np.bool_] | None:
         if not self.terminate_on_success:

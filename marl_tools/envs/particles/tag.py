@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marl_tools.core.checks import at_least
+from marl_tools.envs.costs import ARENA, CATCH_GAP, PREDATOR_GAP
 from marl_tools.envs.particles.worlds import F64, Body, ParticleWorlds, Scenario, Views
 
 _CATCH = 10.0
@@ -22,6 +23,7 @@ class Tag(Scenario):
     """
 
     name = "simple_tag"
+    cost = "marl_tools.envs.costs:tag"
 
     def __init__(
         self,
@@ -53,6 +55,11 @@ class Tag(Scenario):
             [self.pairs.index((predator, prey)) for predator in range(self.predators)]
             for prey in range(self.predators, len(self.agents))
         ]
+        # For each predator, those that it makes with the other ones.
+        self._brushes = [
+            [self.pairs.index((min(i, j), max(i, j))) for j in range(self.predators) if j != i]
+            for i in range(self.predators)
+        ]
 
     def sees(self, rows: Views, agent: int) -> list[NDArray[np.intp]]:
         n = len(self.agents)
@@ -75,6 +82,15 @@ class Tag(Scenario):
         for outside in _outside(np.abs(worlds.state.pos[:, self.predators : len(self.agents)])):
             prey -= outside
         return rewards
+
+    def costs(self, worlds: ParticleWorlds) -> NDArray[np.bool_]:
+        charged = np.zeros((len(self.agents), worlds.num_envs), bool)
+        if self.predators > 1:
+            charged[: self.predators] = (worlds.gap < PREDATOR_GAP)[self._brushes].any(axis=1)
+        prey = charged[self.predators :]
+        np.any((worlds.gap < CATCH_GAP)[self._chases], axis=1, out=prey)
+        prey |= (np.abs(worlds.state.pos[:, self.predators : len(self.agents)]) > ARENA).any(axis=0)
+        return charged
 
     def succeeded(self, worlds: ParticleWorlds) -> NDArray[np.bool_] | None:
         if not self.terminate_on_success:

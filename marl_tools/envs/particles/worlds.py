@@ -66,10 +66,14 @@ class Scenario(ABC):
         colliders: how many bodies, counted from the first agent, push each other.
         choices: how many values each integer has that a reset draws before the places.
         words: length of an utterance; of those who cannot speak it is all zeros.
+        cost: the reference of the cost function for single envs that `costs` equals to the bit; empty if there is none.
+        charged: whether `costs` are asked for.
         own_rows: how many rows of the state block it fills itself in `look`.
     """
 
     name: ClassVar[str]
+    cost: ClassVar[str] = ""
+    charged: bool = False
     agents: tuple[Body, ...]
     landmarks: tuple[Body, ...]
     colliders: int = 0
@@ -115,6 +119,10 @@ class Scenario(ABC):
 
     def look(self, worlds: ParticleWorlds) -> None:  # noqa: B027 - a scenario without rows of its own has nothing to fill
         """Fill ``worlds.state.own`` from the rest of the state."""
+
+    def costs(self, worlds: ParticleWorlds) -> NDArray[np.bool_]:
+        """Who is charged for the state that a step led to, (A, E)."""
+        raise NotImplementedError(f"{self.name} has no cost")
 
     def succeeded(self, worlds: ParticleWorlds) -> NDArray[np.bool_] | None:
         """In which worlds the episode ends by success, (E,); None where that never happens."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from marl_tools.envs.tasks.task import Task
@@ -16,7 +15,7 @@ _MOVES = "5 choices"
 
 def _mpe2(module: str, agents: int, observations: str, description: str, **more: Any) -> Task:
     name, version = module.rsplit("_v", 1)
-    settings = {"actions": _MOVES, "cap": 25, "packages": ("mpe2", "pygame")}
+    settings: dict[str, Any] = {"actions": _MOVES, "cap": 25, "packages": ("mpe2", "pygame")}
     return Task(
         name=name,
         id=f"mpe2/{name}-v{version}",
@@ -76,6 +75,7 @@ def _own(
 ) -> Task:
     """An environment of this package: it reports a cost and a Markov key, and its law can be enumerated."""
     name = more.pop("name", module)
+    settings: dict[str, Any] = {"actions": _MOVES}
     return Task(
         name=name,
         id=f"marl_tools/{name}-v0",
@@ -86,13 +86,13 @@ def _own(
         violation=violation,
         description=description,
         native=True,
-        **{"actions": _MOVES} | more,
+        **settings | more,
     )
 
 
 def _gridmap(map_name: str, observations: int, description: str) -> Task:
-    more: Mapping[str, Any] = {"name": f"gridmap_{map_name}", "kwargs": {"map_name": map_name}}
-    return _own("gridmaps", 2, observations, 500, "a collision", description, **more)
+    name, kwargs = f"gridmap_{map_name}", {"map_name": map_name}
+    return _own("gridmaps", 2, observations, 500, "a collision", description, name=name, kwargs=kwargs)
 
 
 _MPE2 = (

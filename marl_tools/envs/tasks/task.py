@@ -65,6 +65,24 @@ class Task:
             )
         return {**self.kwargs, self.n_agents_kwarg: n_agents}
 
+    def cost_for(self, asked: str | None, *, needed: bool) -> str | None:
+        """The reference of the cost function to add to the env; None for none, or where the env reports its own.
+
+        Args:
+            asked: such a reference, which comes before the task's own; "default" for the task's own; or None.
+            needed: whether the task's own is wanted without being asked for.
+
+        Raises:
+            ConfigError: "default", and the task is known to have no cost.
+        """
+        if asked not in (None, "default"):
+            return asked
+        if asked and self.id and not self.violation:
+            raise ConfigError(
+                f"cost='default', but {self.name} has no cost of its own: name a function of yours, package.module:function"
+            )
+        return self.cost if asked or needed else None
+
     def missing(self) -> list[str]:
         """Those of `packages` that are not installed; nothing is imported."""
         return [package for package in self.packages if find_spec(package) is None]
