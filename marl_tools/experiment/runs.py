@@ -85,8 +85,8 @@ def summarise_run(folder: Path) -> RunSummary:
 
 
 def _state(folder: Path) -> tuple[State, str | None]:
-    if (pid := holder(folder)) is not None:
-        return "running", f"process {pid}"
+    if (who := holder(folder)) is not None:
+        return "running", _printable(str(who))
     done = _note(folder, "done.json")
     if done is not None:
         return ("solved" if done.get("state") == "solved" else "done"), None

@@ -215,7 +215,7 @@ def test_one_process_at_a_time_and_the_other_is_named(tmp_path, monkeypatch):
     with pytest.raises(Killed):
         train(settings(folder))
     with RunLock(folder):
-        assert holder(folder) == os.getpid()
+        assert holder(folder).pid == os.getpid()
         with pytest.raises(
             ConfigError, match=rf"a is in use by process {os.getpid()}: wait for it, or stop it"
         ):
@@ -236,7 +236,7 @@ def test_a_lock_dies_with_its_process(tmp_path):
         process.wait()
     assert (tmp_path / "run.lock").exists(), "nobody could remove it"
     with RunLock(tmp_path):
-        assert holder(tmp_path) == os.getpid()
+        assert holder(tmp_path).pid == os.getpid()
 
 
 SUICIDAL = """
