@@ -1,4 +1,4 @@
-"""The command line: ``marl-tools train | evaluate | record | explain | coverage | runs | tasks``."""
+"""The command line: ``marl-tools train | evaluate | record | explain | coverage | bench | runs | tasks``."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from marl_tools.core.io import save_to_file
 from marl_tools.core.logging import configure_logging, console
 from marl_tools.envs.tasks import find_task, task_names
 from marl_tools.experiment.arguments import (
+    BenchArgs,
     CoverageArgs,
     EvaluateArgs,
     ExplainArgs,
@@ -69,6 +70,7 @@ marl-tools: train PettingZoo teams, evaluate and film them.
   marl-tools record RUN [--episodes N] [--grid 2x2]                 films of a trained team
   marl-tools explain RUN EPISODE STEP                               why the shield decided as it did
   marl-tools coverage RUN                                           how much of the env the shield knows
+  marl-tools bench PLAN [--seeds N] [--out DIR] [--jobs N]          methods x tasks x seeds, what is missing of it
   marl-tools runs [FOLDER]                                          run folders with state, steps, returns, age
   marl-tools tasks                                                  the environments known by name
 
@@ -97,6 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "record": _record,
         "explain": _explain,
         "coverage": _coverage,
+        "bench": _bench,
         "runs": _runs,
         "tasks": _tasks,
     }
@@ -246,6 +249,13 @@ def _shielded(call: OfRun, config: RunConfig) -> ShieldedPolicy:
     if not isinstance(policy, ShieldedPolicy):
         raise ConfigError(f"{call.run} has no shield: train with --shield ledger or step")
     return policy
+
+
+def _bench(args: list[str]) -> None:
+    call: BenchArgs = parse(BenchArgs, args, "bench")
+    from marl_tools.bench.command import bench
+
+    bench(call)
 
 
 def _runs(args: list[str]) -> None:
