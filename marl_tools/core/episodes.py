@@ -31,13 +31,19 @@ class EpisodeBatch:
     """The running episodes of E worlds of one env, all with the same A agents, who are there from the start.
 
     Call `start` for the worlds that are reset and `step` after each step of all. No Python is spent on a world before its
-    episode ends. Figures are those of `EpisodeBuilder`, to the bit.
+    episode ends. Figures are those of `EpisodeBuilder`, to the bit. In the logs world 0 has the ``env_index`` ``first``.
     """
 
     def __init__(
-        self, env_name: str, agents: Sequence[AgentID], num_envs: int, *, split: Split = "train"
+        self,
+        env_name: str,
+        agents: Sequence[AgentID],
+        num_envs: int,
+        *,
+        split: Split = "train",
+        first: int = 0,
     ) -> None:
-        self.env_name, self.agents = env_name, tuple(agents)
+        self.env_name, self.agents, self._first = env_name, tuple(agents), first
         self.split: Split = split
         shape = (num_envs, len(self.agents))
         self.live = np.zeros(shape, bool)
@@ -168,7 +174,7 @@ class EpisodeBatch:
         return [
             EpisodeLog(
                 env_name=self.env_name,
-                env_index=world,
+                env_index=self._first + world,
                 episode=number,
                 split=self.split,
                 seed=self._seeds[world],

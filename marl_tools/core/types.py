@@ -171,18 +171,31 @@ class VectorStep:
     lost: NDArray[np.bool_] | None = None
 
 
-class VectorEnv(Protocol):
-    """Many copies of one env side by side, with same-step autoreset. `marl_tools.vector` implements it."""
+class EnvCopies(Protocol):
+    """Many copies of one env, wherever and however they are played."""
 
     num_envs: int
     env_name: str
     groups: tuple[AgentGroup, ...]
-    episodes_started: int
 
     @property
     def frames(self) -> int:
         """Env steps so far, all copies together."""
         ...
+
+    def state(self) -> dict[str, Any]:
+        """All from which they can go on later, as plain values and arrays; between two steps."""
+        ...
+
+    def close(self) -> list[EpisodeLog]:
+        """Close every copy; returns the episodes that this interrupted. Safe to call twice."""
+        ...
+
+
+class VectorEnv(EnvCopies, Protocol):
+    """Many copies of one env side by side, with same-step autoreset. `marl_tools.vector` implements it."""
+
+    episodes_started: int
 
     def resume(self, *, frames: int, episodes_started: int) -> None:
         """Count on from an earlier run's figures; call it before `reset`."""
@@ -190,10 +203,6 @@ class VectorEnv(Protocol):
 
     def reset(self, seed: int) -> VectorStep:
         """Start every copy afresh; all later episodes' seeds follow from ``seed``."""
-        ...
-
-    def state(self) -> dict[str, Any]:
-        """All that `restore` needs, as plain values and arrays; between two steps."""
         ...
 
     def restore(self, seed: int, state: Mapping[str, Any]) -> VectorStep:
@@ -208,10 +217,6 @@ class VectorEnv(Protocol):
         self, actions: Mapping[str, NDArray[Any]], notes: Sequence[Mapping[str, Any]] | None = None
     ) -> VectorStep:
         """Play ``actions[group]``, shape (E, A, *action_shape). ``notes[env]`` maps a note's name to {agent: value}."""
-        ...
-
-    def close(self) -> list[EpisodeLog]:
-        """Close every copy; returns the episodes that this interrupted. Safe to call twice."""
         ...
 
 

@@ -26,6 +26,8 @@ class ArrayVectorEnv(ABC):
         groups: the same agents by their spaces.
         num_envs: how many worlds.
         split: "train" or "eval", noted in each log.
+        first: index of the first world, and
+        total: how many there are in the whole run, where others are stepped elsewhere; by default all are here.
 
     Raises:
         ConfigError: at construction, fewer than one world.
@@ -39,10 +41,13 @@ class ArrayVectorEnv(ABC):
         groups: tuple[AgentGroup, ...],
         num_envs: int,
         split: Split,
+        first: int = 0,
+        total: int | None = None,
     ) -> None:
         self.env_name, self.num_envs, self.groups = env_name, at_least(1)("num_envs", num_envs), groups
+        self._first, self._total = first, total or num_envs
         self.episodes_started = 0
-        self._logs = EpisodeBatch(env_name, agents, num_envs, split=split)
+        self._logs = EpisodeBatch(env_name, agents, num_envs, split=split, first=first)
         self._frames = 0
         self._seed: int | None = None
         self._closed = False
@@ -86,7 +91,7 @@ class ArrayVectorEnv(ABC):
 
     @abstractmethod
     def _world_state(self) -> dict[str, NDArray[Any]]:
-        """The arrays, copied, from which everything else about the worlds follows."""
+        """The arrays (E, ...), copied, from which everything else about the worlds follows."""
 
     @abstractmethod
     def _load_worlds(self, arrays: Mapping[str, NDArray[Any]], seeds: Sequence[int]) -> None:
@@ -113,7 +118,7 @@ class ArrayVectorEnv(ABC):
     def _open_episodes(self, worlds: NDArray[np.int64]) -> tuple[list[int], list[EpisodeLog]]:
         """The seeds of the next episodes of some worlds, now open, and the logs of those that this interrupted."""
         assert self._seed is not None
-        numbers = (self._logs.numbers[worlds] + 1) * self.num_envs + worlds
+        numbers = (self._logs.numbers[worlds] + 1) * self._total + self._first + worlds
         seeds = [episode_seed(self._seed, number) for number in numbers.tolist()]
         self.episodes_started += len(seeds)
         return seeds, self._logs.start(worlds, seeds, t=self._frames)
@@ -130,7 +135,7 @@ class ArrayVectorEnv(ABC):
         if chosen.min() < 0 or chosen.max() >= limit:
             world, agent = np.argwhere((chosen < 0) | (chosen >= limit))[0]
             raise EnvError(
-                f"{self.env_name}: {agents[agent]!r} in copy {world} has no action {chosen[world, agent]}, "
+                f"{self.env_name}: {agents[agent]!r} in copy {self._first + world} has no action {chosen[world, agent]}, "
                 f"only 0 to {limit - 1}"
             )
         return chosen

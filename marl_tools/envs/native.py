@@ -31,6 +31,7 @@ class GameVectorEnv(ArrayVectorEnv):
         num_envs: how many worlds.
         env_name: the name in the logs; by default the game's.
         split: "train" or "eval", noted in each log.
+        first, total: see `ArrayVectorEnv`.
 
     Raises:
         ConfigError: at construction, fewer than one world, or agents with different numbers of actions.
@@ -40,9 +41,17 @@ class GameVectorEnv(ArrayVectorEnv):
     """
 
     def __init__(
-        self, game: Game, num_envs: int, *, env_name: str | None = None, split: Split = "train"
+        self,
+        game: Game,
+        num_envs: int,
+        *,
+        env_name: str | None = None,
+        split: Split = "train",
+        first: int = 0,
+        total: int | None = None,
     ) -> None:
-        super().__init__(env_name or game.name, game.agents, _one_group(game), num_envs, split)
+        name = env_name or game.name
+        super().__init__(name, game.agents, _one_group(game), num_envs, split, first, total)
         self.game = game
         self.final_keys: list[Key | None] = [None] * num_envs
         """Key of the last state of each world whose episode ended in the last step, before its autoreset; else None."""
@@ -86,7 +95,7 @@ class GameVectorEnv(ArrayVectorEnv):
         chosen = self._check_choices(group.agents, chosen, game.actions[0])
         rolls = game.dice.roll(self._step_uniforms[self._worlds, self._logs.length])
         result = game.transition(self._state, chosen, rolls)
-        self._frames += self.num_envs
+        self._frames += self._total
         terminated = acted & game.ended(result.state)
         truncated = acted & ~terminated & (self._logs.length + 1 >= game.max_cycles)[:, None]
         rewards = np.where(acted, result.rewards, 0.0)
@@ -99,7 +108,7 @@ class GameVectorEnv(ArrayVectorEnv):
         # In single envs too an agent keeps the last observation that it acted on.
         after = game.observe(result.state)
         np.copyto(self._obs, after, where=self._logs.live[:, :, None])
-        over = np.array([log.env_index for log in logs], np.int64)
+        over = np.array([log.env_index - self._first for log in logs], np.int64)
         self._infos = self._tell(acted, result.violated)
         final_infos: list[Infos | None] = [None] * self.num_envs
         self.final_keys = [None] * self.num_envs

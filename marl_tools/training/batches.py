@@ -82,6 +82,12 @@ class Minibatch(NamedTuple):
     """The weight of each row in the means of its lane: they add up to 1, and are 0 where a shorter lane was filled up."""
     advantages: Tensor
 
+    def of_rank(self, rank: int, size: int) -> Minibatch:
+        """That rank's part among so many, which together make up the whole; it may have no rows."""
+        columns = self.rows.shape[1]
+        start, stop = rank * columns // size, (rank + 1) * columns // size
+        return Minibatch(*(tensor[:, start:stop] for tensor in self))
+
     def parts(self, rows: int) -> Iterator[Minibatch]:
         """In turn, at most this many rows of each lane."""
         for part in zip(*(tensor.split(rows, 1) for tensor in self), strict=True):

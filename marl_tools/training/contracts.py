@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from marl_tools.core.types import AgentID, EpisodeLog, VectorStep
 
@@ -92,6 +93,37 @@ class LearningGuard(Guard, Protocol):
     def state(self) -> NDArray[np.uint8]: ...
 
     def load(self, state: NDArray[np.uint8]) -> None: ...
+
+
+class Standing(NamedTuple):
+    """A word to peers: `IPPO.state` of the process that leads, from which all begin."""
+
+    tensors: dict[str, Tensor]
+    state: dict[str, Any]
+
+
+class Update(NamedTuple):
+    """A word to peers: collect, and learn from it, beginning with these weights, a matrix a group."""
+
+    weights: dict[str, Tensor]
+
+
+class Peers(Protocol):
+    """The processes that learn together from the same rollout; `training.ranks.Ranks` is one."""
+
+    rank: int
+    size: int
+
+    @property
+    def leads(self) -> bool: ...
+
+    def tell(self, word: Any) -> None:
+        """Let all others know what they do next."""
+        ...
+
+    def add_up(self, *tensors: Tensor) -> None:
+        """Replace tensors by their sums over all processes, to the same bits in each."""
+        ...
 
 
 class Constraint(Protocol):

@@ -1,6 +1,7 @@
 """IPPO: every agent, or every group of equal agents, learns by PPO from its own experience.
 
-Read on: `learner` holds one group's policy and critics and their PPO update, `rollout` the experience.
+Read on: `ippo_config` holds the settings, `learner` one group's policy and critics and their PPO update, `rollout` the
+experience, `slices` that of several processes.
 
 References:
     Schulman et al. 2017, Proximal policy optimization algorithms (1707.06347).
@@ -9,10 +10,8 @@ References:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,87 +20,21 @@ from torch import Tensor
 from marl_tools.core.errors import ConfigError
 from marl_tools.core.types import EpisodeLog, VectorEnv
 from marl_tools.core.wrappers.cost import cost_is_missing
-from marl_tools.models.distributions import check_action_pdtype
-from marl_tools.models.networks import NetworkConfig
-from marl_tools.training.contracts import Constraint, LearningGuard
+from marl_tools.training.contracts import Constraint, LearningGuard, Peers, Standing, Update
+from marl_tools.training.ippo_config import IPPOConfig
 from marl_tools.training.learner import GroupLearner
-from marl_tools.training.ops import ScheduleKind, schedule
+from marl_tools.training.ops import schedule
 from marl_tools.training.overlap import OverlappedCollector, Start
 from marl_tools.training.policy import describe_team, strip_prefix
 from marl_tools.training.rollout import Collector, GroupRollout, Rollout
-
-
-@dataclass(frozen=True, kw_only=True)
-class IPPOConfig:
-    """Settings of the trainer.
-
-    Args:
-        rollouts: steps of each env copy between two updates; a run's steps are rounded up to whole updates.
-        learning_epochs: passes over a rollout.
-        mini_batches: parts that each pass is cut into.
-        share: "group": agents with equal spaces share one network; "none": a network for each agent.
-        learning_rate: of Adam, at the start of the run.
-        learning_rate_schedule: "constant", or "linear", "cosine" or "exponential" down to 0 at the end of the run.
-        gamma: discount of a reward a step later.
-        gae_lambda: of advantages: 0 takes the critic's word, 1 the whole return.
-        clip: PPO's: how far the probability of an action may move in an update, as a ratio from 1.
-        entropy_coef: weight of the entropy bonus, which keeps the policy exploring.
-        entropy_coef_end: where the entropy bonus ends when ``entropy_schedule`` is not constant.
-        entropy_schedule: how that bonus changes, as ``learning_rate_schedule``.
-        value_coef: weight of the critic's loss.
-        max_grad_norm: longer gradients are cut to this norm.
-        target_kl: an epoch in which a group's KL divergence exceeds this is the update's last; None: never stop.
-        normalise_observations: networks see observations of mean 0 and variance 1.
-        normalise_returns: the critic learns returns of mean 0 and variance 1 (PopArt).
-        normalise_advantages: those of a batch get mean 0 and variance 1.
-        action_pdtype: the action distribution, a name in `models.distributions.ACTION_PDS`; None or "default": Normal for
-            numbers, Categorical for choices, Bernoulli for bits.
-    """
-
-    rollouts: int = 128
-    learning_epochs: int = 4
-    mini_batches: int = 4
-    learning_rate: float = 2.5e-4
-    learning_rate_schedule: ScheduleKind = "constant"
-    gamma: float = 0.99
-    gae_lambda: float = 0.95
-    clip: float = 0.2
-    entropy_coef: float = 0.01
-    entropy_coef_end: float = 0.0
-    entropy_schedule: ScheduleKind = "constant"
-    value_coef: float = 0.5
-    max_grad_norm: float = 0.5
-    target_kl: float | None = None
-    share: Literal["group", "none"] = "group"
-    normalise_observations: bool = True
-    normalise_returns: bool = True
-    normalise_advantages: bool = True
-    action_pdtype: str | None = None
-    network: NetworkConfig = field(default_factory=NetworkConfig)
-
-    def __post_init__(self) -> None:
-        for name in ("rollouts", "learning_epochs", "mini_batches"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)}: must be 1 or more")
-        for name in ("learning_rate", "clip", "max_grad_norm"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ConfigError(f"{name}={getattr(self, name)}: must be a positive number")
-        for name in ("gamma", "gae_lambda"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"{name}={getattr(self, name)}: must lie between 0 and 1")
-        for name in ("entropy_coef", "entropy_coef_end", "value_coef"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ConfigError(f"{name}={getattr(self, name)}: must be 0 or more")
-        if self.target_kl is not None and not self.target_kl > 0:
-            raise ConfigError(f"target_kl={self.target_kl}: must be positive, or None for no KL stop")
-        check_action_pdtype(self.action_pdtype)
+from marl_tools.training.slices import SpreadCollector, SpreadEnvs
 
 
 class IPPO:
     """The trainer: collects with all groups at once, then updates each.
 
     Args:
-        envs: the vector env; the trainer resets it.
+        envs: the vector env, or one that is spread over processes; the trainer resets it.
         config: settings.
         seed: everything random in the trainer and in the envs follows from it.
         total_frames: env steps of the whole run, for the schedules.
@@ -109,14 +42,16 @@ class IPPO:
         shield: stands between proposals and envs; None: proposals are played.
         asynchronous: while an update runs, the next rollout is collected by the policies as they were before it. PPO's
             ratio is taken, and clipped, around the policy that acted.
+        peers: processes with a trainer each that share the work of every update; they hold the same weights.
 
     Raises:
-        ConfigError: at construction, a shield and ``asynchronous``: its tables are those of the policies that act.
+        ConfigError: at construction, a shield and ``asynchronous``: its tables are those of the policies that act; or spread
+            envs and a shield, ``asynchronous``, or an action distribution that draws for itself.
     """
 
     def __init__(
         self,
-        envs: VectorEnv,
+        envs: VectorEnv | SpreadEnvs,
         config: IPPOConfig,
         *,
         seed: int,
@@ -124,13 +59,14 @@ class IPPO:
         constraint: Constraint | None = None,
         shield: LearningGuard | None = None,
         asynchronous: bool = False,
+        peers: Peers | None = None,
     ) -> None:
         if shield and asynchronous:
             raise ConfigError(
                 "a shield learns with every update what the policies do: collect its rollouts after updates, not beside them"
             )
         self.envs, self.config, self.total_frames = envs, config, total_frames
-        self.constraint, self.shield = constraint, shield
+        self.constraint, self.shield, self.peers = constraint, shield, peers
         self.updates = 0
         self.generator = torch.Generator().manual_seed(seed)
         self.rng = np.random.default_rng(seed)
@@ -141,13 +77,16 @@ class IPPO:
                 critics=("reward", "cost") if constraint else ("reward",),
                 generator=self.generator,
                 rng=self.rng,
+                peers=peers,
             )
             for group in envs.groups
         }
+        if isinstance(envs, SpreadEnvs):
+            self._check_spread(asynchronous)
         self.collecting = 0
         """Number of the update that the latest experience, maybe still being collected, is for."""
         self._seed, self._asynchronous = seed, asynchronous
-        self._collector: Collector | None = None
+        self._collector: Collector | SpreadCollector | None = None
         self._overlap: OverlappedCollector | None = None
 
     @property
@@ -162,20 +101,45 @@ class IPPO:
     def collect(self, on_episode: Callable[[EpisodeLog], None] | None = None) -> Rollout:
         """The experience of the next update, and the episodes that ended in it; see `Collector.collect`."""
         self.collecting = self.updates
-        collector = self._collector or self._begin()
+        collector = self._collector or self.begin()
         if self._overlap:
             return self._overlap.collect(self.updates, on_episode)
+        if self.peers and self.peers.leads:
+            # Equal anyway on equal processors.
+            self.peers.tell(
+                Update({name: own.weights.matrix.detach() for name, own in self.learners.items()})
+            )
         return collector.collect(self.learners, on_episode, update=self.updates)
 
-    def _begin(self, state: Mapping[str, Any] | None = None) -> Collector:
-        """Start the envs, or put them where they stood."""
-        steps = self.config.rollouts
-        self._collector = Collector(self.envs, steps, seed=self._seed, guard=self.shield, state=state)
+    def begin(self, state: Mapping[str, Any] | None = None) -> Collector | SpreadCollector:
+        """Start the envs, or put them where they stood. `collect` and `load` do so where it is due."""
+        envs, steps = self.envs, self.config.rollouts
+        if isinstance(envs, SpreadEnvs):
+            if self.peers and self.peers.leads:
+                # Fresh or loaded from a folder that only this process sees: theirs begin where this one does.
+                tensors, own = self.state()
+                self.peers.tell(Standing(tensors, {**own, "envs": state}))
+            self._collector = SpreadCollector(envs, steps, seed=self._seed, state=state)
+            return self._collector
+        self._collector = Collector(envs, steps, seed=self._seed, guard=self.shield, state=state)
         if self._asynchronous:
             self._overlap = OverlappedCollector(
                 self._collector, self.learners, self.generator, acted=self.updates
             )
         return self._collector
+
+    def _check_spread(self, asynchronous: bool) -> None:
+        if self.shield or asynchronous:
+            raise ConfigError(
+                "a run that is spread over processes goes without a shield, which decides on all copies at once, and without "
+                "asynchronous"
+            )
+        for learner in self.learners.values():
+            if learner.noise(0, 0) is None:
+                raise ConfigError(
+                    f"the actions of {learner.group.name!r} ({learner.network.distribution}) draw their own chance as they are "
+                    "played: collect them in one process, or in --workers"
+                )
 
     def update(self, rollout: Rollout) -> dict[str, dict[str, float]]:
         """Learn from a rollout, asynchronously beside collecting the next one; returns each group's figures."""
@@ -278,7 +242,7 @@ class IPPO:
         self.updates = state["updates"]
         self.rng.bit_generator.state = state["rng"]
         if state["envs"] is not None:
-            self._begin(state["envs"])
+            self.begin(state["envs"])
         if self._overlap and state["acted"] < state["updates"]:
             acting = {name: strip_prefix(tensors, f"{name}/acting/") for name in self.learners}
             self._overlap.load(acting, state["acted"])

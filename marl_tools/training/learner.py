@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,19 +20,12 @@ from marl_tools.core.spaces import AgentGroup
 from marl_tools.models.networks import ActorCritic
 from marl_tools.models.weights import LaneWeights
 from marl_tools.training.actor import LaneActor
-from marl_tools.training.batches import (
-    FlatRollout,
-    LaneCritic,
-    Minibatch,
-    lane_rows,
-    pad,
-)
+from marl_tools.training.batches import FlatRollout, LaneCritic, Minibatch, lane_rows, pad
+from marl_tools.training.contracts import Peers
+from marl_tools.training.ippo_config import IPPOConfig
 from marl_tools.training.ops import explained_variance, gae
 from marl_tools.training.rollout import GroupRollout
 from marl_tools.training.surrogate import clipped_surrogate, normalised
-
-if TYPE_CHECKING:
-    from marl_tools.training.ippo import IPPOConfig
 
 _REMEDY = "Lower the learning rate, or look for huge rewards"
 _FIGURES = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "grad_norm")
@@ -49,7 +42,10 @@ class Estimate(NamedTuple):
 
 
 class GroupLearner(LaneActor):
-    """One group's networks and their optimiser: a lane shared by all agents, or a lane an agent."""
+    """One group's networks and their optimiser: a lane shared by all agents, or a lane an agent.
+
+    With ``peers`` each process takes the gradient of its part of a minibatch; all make the same step with their sum.
+    """
 
     def __init__(
         self,
@@ -59,6 +55,7 @@ class GroupLearner(LaneActor):
         critics: Sequence[str] = ("reward",),
         generator: torch.Generator,
         rng: np.random.Generator,
+        peers: Peers | None = None,
     ) -> None:
         network = ActorCritic(
             group.spaces,
@@ -75,7 +72,7 @@ class GroupLearner(LaneActor):
                 "load_policy(run, deterministic=True) play the most likely actions"
             )
         super().__init__(group, network, generator)
-        self.config, self.rng, self.weights = config, rng, LaneWeights(network)
+        self.config, self.rng, self.peers, self.weights = config, rng, peers, LaneWeights(network)
         self.optimiser = torch.optim.Adam(
             [self.weights.matrix], lr=config.learning_rate, eps=1e-5, fused=True
         )
@@ -201,8 +198,13 @@ class GroupLearner(LaneActor):
     def _step(self, flat: FlatRollout, batch: Minibatch, entropy_coef: float) -> Tensor:
         """One gradient step; returns its `_FIGURES`. Losses are means per lane, summed over lanes."""
         self.weights.forget()
-        parts = batch.parts(max(1, _CHUNK // self.lanes))
-        figures = sum((self._accumulate(flat, part, entropy_coef) for part in parts), torch.zeros(1))
+        figures, peers = torch.zeros(len(_FIGURES) - 1, self.lanes), self.peers
+        for part in (batch.of_rank(peers.rank, peers.size) if peers else batch).parts(
+            max(1, _CHUNK // self.lanes)
+        ):
+            figures += self._accumulate(flat, part, entropy_coef)
+        if peers:
+            peers.add_up(self.weights.gradients, figures)
         norms = self.weights.clip(self.config.max_grad_norm)
         if not math.isfinite(norms.sum()):
             # Before the optimiser's step, so that what is saved now is still sound.

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from marl_tools.core.types import EpisodeLog, VectorEnv
+from marl_tools.core.types import EnvCopies, EpisodeLog
 from marl_tools.training.actor import LaneActor
 from marl_tools.training.rollout import Collector, Rollout
 
@@ -58,7 +58,7 @@ class Start:
     generator: Tensor
 
     @classmethod
-    def of(cls, envs: VectorEnv, generator: torch.Generator, *, begun: bool = True) -> Start:
+    def of(cls, envs: EnvCopies, generator: torch.Generator, *, begun: bool = True) -> Start:
         """That of a rollout that would begin now; ``begun``: envs have been reset before."""
         return cls(envs.frames, envs.state() if begun else None, generator.get_state())
 

@@ -12,8 +12,11 @@ from numpy.typing import NDArray
 
 from marl_tools.core.errors import ConfigError, NonFiniteError
 from marl_tools.core.spaces import AgentGroup
-from marl_tools.core.types import EpisodeLog, GroupStep, VectorEnv, VectorStep
+from marl_tools.core.types import EnvCopies, EpisodeLog, GroupStep, VectorEnv, VectorStep
 from marl_tools.training.contracts import Actor, Critic, Guard
+
+Noise = Mapping[str, NDArray[np.float32] | None]
+"""Chance for each group's actions in a whole rollout, (T, E, A, ...); see `contracts.Actor.noise`."""
 
 
 class GroupRollout:
@@ -32,13 +35,14 @@ class GroupRollout:
         self.ended = np.zeros(shape, bool)
         self.valid = np.zeros(shape, bool)
         self.last_obs = np.zeros_like(self.obs[0])
-        self._cut: list[tuple[NDArray[np.intp], ...]] = []
-        self._cut_obs: list[NDArray[Any]] = []
+        self.cut: list[tuple[NDArray[np.intp], ...]] = []
+        """When, in which copies and which agents were cut off."""
+        self.cut_obs: list[NDArray[Any]] = []
 
     def begin(self) -> None:
         """Forget where agents were cut off in the rollout before."""
-        self._cut.clear()
-        self._cut_obs.clear()
+        self.cut.clear()
+        self.cut_obs.clear()
 
     def before(self, t: int, copies: slice, step: GroupStep, mask: NDArray[np.bool_] | None) -> None:
         """Take in what is acted on in some copies at step t, and what may be sampled."""
@@ -63,8 +67,8 @@ class GroupRollout:
         if len(step.final_env):
             rows = step.truncated[step.final_env, step.final_agent]
             env, agent = step.final_env[rows] + copies.start, step.final_agent[rows]
-            self._cut.append((np.full_like(env, t), env, agent))
-            self._cut_obs.append(step.final_obs[rows])
+            self.cut.append((np.full_like(env, t), env, agent))
+            self.cut_obs.append(step.final_obs[rows])
 
     def evaluate(self, critic: Critic) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """A critic's values of every row and of what truly came after it, both (T, E, A).
@@ -76,9 +80,9 @@ class GroupRollout:
         flat = self.obs.reshape(steps * envs, *self.obs.shape[2:])
         values = critic.values(flat).reshape(self.valid.shape)
         next_values = np.concatenate([values[1:], critic.values(self.last_obs)[None]])
-        if self._cut:
-            times, copies, agents = (np.concatenate(rows) for rows in zip(*self._cut, strict=True))
-            next_values[times, copies, agents] = critic.values_of(np.concatenate(self._cut_obs), agents)
+        if self.cut:
+            times, copies, agents = (np.concatenate(rows) for rows in zip(*self.cut, strict=True))
+            next_values[times, copies, agents] = critic.values_of(np.concatenate(self.cut_obs), agents)
         return values, next_values
 
 
@@ -92,7 +96,7 @@ class Rollout:
     """Updates between the policies that played it and those that learn from it."""
 
     @classmethod
-    def empty(cls, envs: VectorEnv, steps: int) -> Rollout:
+    def empty(cls, envs: EnvCopies, steps: int) -> Rollout:
         """Room for so many steps of every env."""
         return cls({group.name: GroupRollout(group, steps, envs.num_envs) for group in envs.groups})
 
@@ -123,6 +127,7 @@ class Collector:
         steps: of each rollout.
         seed: of the envs.
         guard: stands between the policies and the envs.
+        first: index of the first copy, where others are played elsewhere.
 
     Raises:
         ConfigError: at construction, several parts and a guard, which decides on all copies at once.
@@ -137,8 +142,9 @@ class Collector:
         seed: int,
         guard: Guard | None = None,
         state: Mapping[str, Any] | None = None,
+        first: int = 0,
     ) -> None:
-        self.envs, self.steps, self.guard = envs, steps, guard
+        self.envs, self.steps, self.guard, self._first = envs, steps, guard, first
         self._split: Any = envs if hasattr(envs, "parts") else _Undivided(envs)
         self._parts: tuple[slice, ...] = self._split.parts
         if guard and len(self._parts) > 1:
@@ -160,11 +166,12 @@ class Collector:
         on_episode: Callable[[EpisodeLog], None] | None = None,
         *,
         update: int | None = None,
+        noise: Noise | None = None,
     ) -> Rollout:
         """Fill and return the rollout; its arrays are overwritten by the next call.
 
         ``on_episode`` gets each episode when it ends: those of a rollout that is never finished are not lost. ``update`` is
-        the number of the one that learns from it, noted in the episodes.
+        the number of the one that learns from it, noted in the episodes. ``noise`` is drawn here unless it is given.
         """
         rollout = self.rollout
         rollout.episodes = []
@@ -178,7 +185,8 @@ class Collector:
         for log in self._interrupted:
             keep(log)
         self._interrupted = []
-        noise = {name: actors[name].noise(self.steps, self.envs.num_envs) for name in rollout.groups}
+        if noise is None:
+            noise = {name: actors[name].noise(self.steps, self.envs.num_envs) for name in rollout.groups}
         for group in rollout.groups.values():
             group.begin()
         for part in range(len(self._parts)):
@@ -196,13 +204,7 @@ class Collector:
                 rollout.groups[name].rewards += added
         return rollout
 
-    def _act(
-        self,
-        t: int,
-        part: int,
-        actors: Mapping[str, Actor],
-        noise: Mapping[str, NDArray[np.float32] | None],
-    ) -> None:
+    def _act(self, t: int, part: int, actors: Mapping[str, Actor], noise: Noise) -> None:
         """Let one part play actions; sampled ones are kept with their log-probabilities: the proposals are learned from."""
         copies, now, guard = self._parts[part], self._now[part], self.guard
         likely = partial(_probabilities, actors, now)
@@ -245,7 +247,7 @@ class Collector:
                     if what == "final observation":
                         row = (now.final_env[row[0]], now.final_agent[row[0]])
                     raise NonFiniteError(
-                        f"{self.envs.env_name}: {what} of agent {group.agents[row[1]]!r} in copy {first + row[0]} is NaN or "
+                        f"{self.envs.env_name}: {what} of agent {group.agents[row[1]]!r} in copy {self._first + first + row[0]} is NaN or "
                         f"infinite at env step {self.envs.frames}"
                     )
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from marl_tools.core.checks import at_least, one_of
+from marl_tools.core.copies import slices
 from marl_tools.core.errors import ConfigError, EnvError
 from marl_tools.core.seeding import episode_seed
 from marl_tools.core.types import EpisodeLog, GroupStep, VectorStep
@@ -96,8 +96,7 @@ class WorkerVectorEnv:
             probe.close()
         self.episodes_started = 0
         self._memory = SharedArrays(self.groups, num_envs, context)
-        bounds = np.linspace(0, num_envs, workers + 1).astype(int).tolist()
-        shares = [range(*pair) for pair in pairwise(bounds)]
+        shares = slices(num_envs, workers)
         half = -(-workers // 2) if pipeline else workers
         self._whole = self._part(shares, range(workers))
         self._parts = [self._part(shares, part) for part in (range(half), range(half, workers)) if part]

@@ -57,15 +57,16 @@ class _Group:
         terminated: NDArray[np.bool_] | None = None,
         truncated: NDArray[np.bool_] | None = None,
         last: tuple[NDArray[Any], ...] | None = None,
+        costs: NDArray[np.float64] | None = None,
     ) -> GroupStep:
-        """A step in which everyone in a world (E,) ended with it; by default nobody did."""
+        """A step in which everyone in a world (E,) ended with it; by default nobody did, and there are no costs."""
         final_obs, final_env, final_agent = last or self._none
         return GroupStep(
             obs=self._obs,
             active=self._active,
             action_mask=None,
             rewards=rewards[self.agents].T,
-            costs=self._no_costs,
+            costs=self._no_costs if costs is None else costs[:, self.agents],
             terminated=self._nobody if terminated is None else self._nobody | terminated[:, None],
             truncated=self._nobody if truncated is None else self._nobody | truncated[:, None],
             final_obs=final_obs,
@@ -77,14 +78,15 @@ class _Group:
 class ParticleVectorEnv(ArrayVectorEnv):
     """A `VectorEnv` of ``num_envs`` worlds of a scenario, with same-step autoreset.
 
-    It plays exactly the episodes that `SerialVectorEnv` plays with mpe2's own env and the same seed. There are no costs (NaN) and
-    the infos are empty and shared: read them only.
+    It plays exactly the episodes that `SerialVectorEnv` plays with mpe2's own env and the same seed. Costs are NaN unless the
+    scenario is ``charged``; the infos are empty and shared: read them only.
 
     Args:
         scenario: the task.
         num_envs: how many worlds.
         env_name: the name in the logs; by default mpe2's.
         split: "train" or "eval", noted in each log.
+        first, total: see `ArrayVectorEnv`.
 
     Raises:
         ConfigError: at construction, fewer than one world.
@@ -92,13 +94,20 @@ class ParticleVectorEnv(ArrayVectorEnv):
     """
 
     def __init__(
-        self, scenario: Scenario, num_envs: int, *, env_name: str | None = None, split: Split = "train"
+        self,
+        scenario: Scenario,
+        num_envs: int,
+        *,
+        env_name: str | None = None,
+        split: Split = "train",
+        first: int = 0,
+        total: int | None = None,
     ) -> None:
         names = tuple(agent.name for agent in scenario.agents)
         worlds = ParticleWorlds(scenario, num_envs)
         seen = worlds.rows_seen()
         groups = group_agents(names, _spaces(scenario, [len(rows) for rows in seen]))
-        super().__init__(env_name or scenario.name, names, groups, num_envs, split)
+        super().__init__(env_name or scenario.name, names, groups, num_envs, split, first, total)
         self.scenario, self.worlds = scenario, worlds
         self._groups: list[_Group] = []
         for group in groups:
@@ -128,31 +137,33 @@ class ParticleVectorEnv(ArrayVectorEnv):
         rewards = self.scenario.rewards(self.worlds)
         # As in the sums of PettingZoo's turns, where -0.0 becomes 0.0.
         rewards += 0.0
-        self._frames += self.num_envs
+        self._frames += self._total
         truncated = self._logs.length + 1 >= self.scenario.max_cycles
         succeeded = self.scenario.succeeded(self.worlds)
         over = truncated if succeeded is None else truncated | succeeded
+        costs = self.scenario.costs(self.worlds).T.astype(float) if self.scenario.charged else None
         if not over.any():
-            self._logs.step(rewards.T, self._nobody, self._nobody, t=self._frames)
+            self._logs.step(rewards.T, self._nobody, self._nobody, t=self._frames, costs=costs)
             self._observe()
-            return self._result({group.name: group.result(rewards) for group in self._groups})
-        return self._end(rewards, over & ~truncated, truncated)
+            return self._result({group.name: group.result(rewards, costs=costs) for group in self._groups})
+        return self._end(rewards, over & ~truncated, truncated, costs)
 
     def _end(
         self,
         rewards: NDArray[np.float64],
         terminated: NDArray[np.bool_],
         truncated: NDArray[np.bool_],
+        costs: NDArray[np.float64] | None,
     ) -> VectorStep:
         """What a step brought in which some worlds' episodes ended (E,); they start anew."""
         ends = (self._nobody | ended[:, None] for ended in (terminated, truncated))
-        logs = self._logs.step(rewards.T, *ends, t=self._frames)
+        logs = self._logs.step(rewards.T, *ends, t=self._frames, costs=costs)
         over = np.flatnonzero(terminated | truncated)
         self._observe()
         last = [group.last(over) for group in self._groups]
         self._start(over)
         groups = {
-            group.name: group.result(rewards, terminated, truncated, of_group)
+            group.name: group.result(rewards, terminated, truncated, of_group, costs)
             for group, of_group in zip(self._groups, last, strict=True)
         }
         return self._result(groups, logs, over.tolist())
@@ -167,7 +178,7 @@ class ParticleVectorEnv(ArrayVectorEnv):
             if np.isnan(played).any():
                 _, agent, world = np.argwhere(np.isnan(played))[0]
                 raise EnvError(
-                    f"{self.env_name}: the action of {group.names[agent]!r} in copy {world} is NaN; look for what the "
+                    f"{self.env_name}: the action of {group.names[agent]!r} in copy {self._first + world} is NaN; look for what the "
                     "policy was given"
                 )
             if first.movable:
@@ -189,10 +200,10 @@ class ParticleVectorEnv(ArrayVectorEnv):
         return self._result({group.name: group.result(nothing) for group in self._groups}, episodes)
 
     def _world_state(self) -> dict[str, NDArray[Any]]:
-        return {"block": self.worlds.block.copy(), "choices": self.worlds.choices.copy()}
+        return {"block": self.worlds.block.T.copy(), "choices": self.worlds.choices.T.copy()}
 
     def _load_worlds(self, arrays: Mapping[str, NDArray[Any]], seeds: Sequence[int]) -> None:
-        self.worlds.block[...], self.worlds.choices[...] = arrays["block"], arrays["choices"]
+        self.worlds.block[...], self.worlds.choices[...] = arrays["block"].T, arrays["choices"].T
         self.worlds.look()
         self._observe()
 
