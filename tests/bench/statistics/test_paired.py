@@ -20,7 +20,7 @@ from marl_tools.core.errors import ConfigError
 
 # Whole numbers, so that ties and equal sums are equal.
 whole = st.integers(-5, 5).map(float)
-p_values = st.lists(st.floats(0, 1), min_size=0, max_size=8)
+p_values = st.lists(st.floats(0, 1, allow_subnormal=False), max_size=8)
 
 
 def columns(rows):
