@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from marl_tools import __version__
 from marl_tools.core.checks import at_least
@@ -27,7 +26,7 @@ from marl_tools.core.errors import (
 )
 from marl_tools.core.io import save_to_file
 from marl_tools.core.logging import configure_logging, console
-from marl_tools.envs.tasks import find_task, task_names
+from marl_tools.envs.tasks import print_tasks, task_rows
 from marl_tools.experiment.arguments import (
     BenchArgs,
     CoverageArgs,
@@ -268,12 +267,10 @@ def _runs(args: list[str]) -> None:
 
 
 def _tasks(args: list[str]) -> None:
-    parse(TasksArgs, args, "tasks")
-    table = Table("task", "agents", "native", "what", box=None)
-    for name in task_names():
-        task = find_task(name)
-        table.add_row(name, str(task.agents or ""), "yes" if task.native else "", task.description)
-    Console().print(table)
+    if parse(TasksArgs, args, "tasks").json:
+        print(json.dumps(task_rows(), indent=2))
+    else:
+        print_tasks(Console())
 
 
 def _trusted_config(run: Path, trusted: bool, seed: int | None) -> RunConfig:

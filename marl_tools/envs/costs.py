@@ -94,22 +94,26 @@ def adversarial_pursuit(step: StepResult) -> Costs:
 
 @dataclass(frozen=True)
 class SpeedLimit:
-    """MaMuJoCo: the body, hence every agent, moves faster in the plane than ``limit`` (units of length a second).
+    """MaMuJoCo: the body, hence every agent, moves faster than ``limit`` (units of length a second).
 
-    The limits are those of Safety-Gymnasium's multi-agent velocity tasks (Ji et al., NeurIPS 2023).
+    What counts is the speed in the plane, without ``sideways`` along the x axis alone. Limits and rule are those of
+    Safety-Gymnasium's multi-agent velocity tasks (Ji et al., NeurIPS 2023).
     """
 
     limit: float
+    sideways: bool = True
 
     def __call__(self, step: StepResult) -> Costs:
         costs = {}
         for agent in step.terminations:
             info = step.infos[agent]
-            costs[agent] = float(hypot(info["x_velocity"], info.get("y_velocity", 0.0)) > self.limit)
+            across = info.get("y_velocity", 0.0) if self.sideways else 0.0
+            costs[agent] = float(hypot(info["x_velocity"], across) > self.limit)
         return costs
 
 
 half_cheetah_2x3 = SpeedLimit(3.227)
 half_cheetah_6x1 = SpeedLimit(2.932)
-swimmer_2x1 = SpeedLimit(0.04891)
+# A swimmer winds its way, and its speed across says nothing.
+swimmer_2x1 = SpeedLimit(0.04891, sideways=False)
 ant_4x2 = SpeedLimit(2.418)

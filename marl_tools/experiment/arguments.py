@@ -145,7 +145,13 @@ class RunsArgs:
 
 @dataclass(frozen=True, kw_only=True)
 class TasksArgs:
-    """List the environments that are known by name."""
+    """List the environments that are known by name: agents, spaces, cost, cap, and how to install what is missing.
+
+    Args:
+        json: print JSON in place of a table.
+    """
+
+    json: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
