@@ -1,9 +1,9 @@
 """How the runs of a plan are carried out: the protocol of all executors, and the one that starts a process a run.
 
-An executor is handed jobs and told whom to tell. For each job it reports `Started` at every attempt and `Finished` once, with what
-`jobs.run_job` returned, or with a "failed" result of its own where the process was lost (`lost`). It decides alone
-whether to try again, by `another`; attempts before the last are no `Finished`, since the next `Started` tells of them. Progress within a run is
-read from its folder, not reported.
+An executor is handed jobs and told whom to tell. For each job it reports `Started` at every attempt; `Retrying` after an attempt
+that failed, if there will be another, which it decides alone by `another`; and `Finished` once. A result is what `jobs.run_job`
+returned, or a "failed" one of the executor's own where the process was lost (`lost`). Progress within a run is read from its
+folder, not reported.
 """
 
 from __future__ import annotations
@@ -26,6 +26,14 @@ class Started:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Retrying:
+    """An attempt, counted from 1, has failed, and there will be another."""
+
+    result: JobResult
+    attempt: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Finished:
     """A job has ended, after so many attempts, and will not be tried again by this call."""
 
@@ -33,7 +41,7 @@ class Finished:
     attempts: int
 
 
-Event = Started | Finished
+Event = Started | Retrying | Finished
 
 
 class Executor(Protocol):

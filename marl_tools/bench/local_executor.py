@@ -15,7 +15,7 @@ from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from marl_tools.bench.executors import Event, Finished, Started, another, lost
+from marl_tools.bench.executors import Event, Finished, Retrying, Started, another, lost
 from marl_tools.bench.jobs import Job, JobResult, frames_of, run_job
 from marl_tools.core.checks import at_least
 from marl_tools.experiment.stopping import terminate_like_ctrl_c
@@ -66,6 +66,7 @@ class LocalExecutor:
                         leaving.append(process)
                         result = process.result()
                         if another(result, process.attempt, self.retries):
+                            on_event(Retrying(result=result, attempt=process.attempt))
                             # At the end: what went wrong, as a want of memory, may have passed by then.
                             waiting.append((process.job, process.attempt + 1))
                         else:

@@ -8,23 +8,24 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from marl_tools.bench.executors import Event, Started
+from marl_tools.bench.executors import Event, Retrying, Started
 from marl_tools.bench.jobs import Job, frames_of
 from marl_tools.core.logging import console, log
 
 if TYPE_CHECKING:
-    from rich.progress import TaskID
+    from rich.table import Table
 
 _REFRESHES_PER_SECOND = 2
+_BAR_WIDTH = 24
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Playing:
     """A run that is under way; ``begun_at``: the env steps that it goes on from."""
 
     job: Job
     begun_at: int
-    bar: TaskID | None = None
+    where: str
 
 
 class PlanProgress:
@@ -33,7 +34,7 @@ class PlanProgress:
     Args:
         title: the plan's name.
         jobs: those that are to be run.
-        total: runs of the plan in all, those that were done before among them.
+        total: how many runs there are with those that were done before.
     """
 
     def __init__(self, title: str, jobs: Sequence[Job], total: int) -> None:
@@ -44,62 +45,55 @@ class PlanProgress:
         self._done, self._failed = total - len(jobs), 0
         self._playing: dict[str, _Playing] = {}
         self._begun = time.monotonic()
-        self._bars: Any = _bars(self) if console().is_terminal else None
-        if self._bars:
-            self._whole = self._bars.add_task(title, total=self._work, figures=self._counts())
+        self._live: Any = None
+        if console().is_terminal:
+            from rich.live import Live
+
+            self._live = Live(
+                get_renderable=self._table, console=console(), refresh_per_second=_REFRESHES_PER_SECOND
+            )
 
     def tell(self, event: Event) -> None:
         """Show what an executor reports."""
         if isinstance(event, Started):
-            self._start(event)
-        else:
-            result = event.result
-            self._forget(result.id)
-            self._left[result.id] = 0
-            self._done += result.finished
-            self._failed += result.state in ("failed", "damaged")
-            if self._bars:
-                return
-            figures = (
-                f"{result.frames:,} steps in {result.seconds:.1f} s" if result.finished else result.error
-            )
-            self._line(f"{result.state} {result.id}  {figures or ''}")
-
-    def poll(self) -> None:
-        """Move the bars to where the runs are by now."""
-        for playing in tuple(self._playing.values()):
-            self._bars.update(playing.bar, completed=frames_of(playing.job.folder))
-        self._bars.update(self._whole, completed=self._work - self._steps_left(), figures=self._counts())
+            job = self._jobs[event.id]
+            begun_at = frames_of(job.folder)
+            self._playing[event.id] = _Playing(job, begun_at, event.where)
+            again = f", attempt {event.attempt}" if event.attempt > 1 else ""
+            from_there = f" from step {begun_at:,}" if begun_at else ""
+            self._say(f"started {event.id} in {event.where}{from_there}{again}")
+            return
+        result = event.result
+        self._playing.pop(result.id, None)
+        if isinstance(event, Retrying):
+            self._say(f"attempt {event.attempt} failed {result.id}  {result.error}", always=True)
+            return
+        self._left[result.id] = 0
+        self._done += result.finished
+        self._failed += result.state in ("failed", "damaged")
+        figures = (
+            f"{result.frames:,} steps in {result.seconds:.1f} s" if result.finished else result.error or ""
+        )
+        self._say(f"{result.state} {result.id}  {figures}", always=not result.finished)
 
     def __enter__(self) -> PlanProgress:
-        if self._bars:
-            self._bars.start()
+        if self._live:
+            self._live.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._bars:
-            self._bars.stop()
+        if self._live:
+            self._live.stop()
 
-    def _start(self, event: Started) -> None:
-        # A further attempt takes the place of the one before.
-        self._forget(event.id)
-        job = self._jobs[event.id]
-        playing = self._playing[event.id] = _Playing(job, frames_of(job.folder))
-        if self._bars:
-            playing.bar = self._bars.add_task(
-                f"  {event.id}", total=_timesteps(job), completed=playing.begun_at, figures=event.where
-            )
+    def _say(self, text: str, *, always: bool = False) -> None:
+        """A line; on a terminal, where the table says the rest, only what must not scroll away with it."""
+        if self._live:
+            if always:
+                log(text, type="plan")
             return
-        again = f", attempt {event.attempt}" if event.attempt > 1 else ""
-        from_there = f" from step {playing.begun_at:,}" if playing.begun_at else ""
-        self._line(f"started {event.id} in {event.where}{from_there}{again}")
-
-    def _forget(self, run_id: str) -> None:
-        playing = self._playing.pop(run_id, None)
-        if self._bars and playing:
-            self._bars.remove_task(playing.bar)
+        log(f"{text}  [{self._counts()}{self._eta(', about {} left')}]", type="plan")
 
     def _counts(self) -> str:
         failed = f", {self._failed} failed" if self._failed else ""
@@ -107,36 +101,28 @@ class PlanProgress:
 
     def _steps_left(self) -> int:
         left = sum(self._left.values())
+        # A copy: the table is drawn in a thread of its own.
         for playing in tuple(self._playing.values()):
             left -= min(self._left[playing.job.id], max(0, frames_of(playing.job.folder) - playing.begun_at))
         return left
 
-    def _line(self, text: str) -> None:
+    def _eta(self, words: str) -> str:
         left = self._steps_left()
         played, seconds = self._work - left, time.monotonic() - self._begun
-        eta = f", about {_duration(seconds * left / played)} left" if played and left else ""
-        log(f"{text}  [{self._counts()}{eta}]", type="plan")
+        return words.format(_duration(seconds * left / played)) if played and left else ""
 
+    def _table(self) -> Table:
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
 
-def _bars(progress: PlanProgress) -> Any:
-    """Bars that ask for the runs' steps whenever they are drawn."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    class Bars(Progress):
-        def get_renderables(self) -> Any:
-            # The first drawing is that of the constructor.
-            if self.tasks:
-                progress.poll()
-            yield from super().get_renderables()
-
-    return Bars(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        TextColumn("{task.completed:,.0f}/{task.total:,.0f} steps  {task.fields[figures]}"),
-        TimeRemainingColumn(),
-        console=console(),
-        refresh_per_second=_REFRESHES_PER_SECOND,
-    )
+        table = Table.grid(padding=(0, 2))
+        whole = ProgressBar(total=self._work, completed=self._work - self._steps_left(), width=_BAR_WIDTH)
+        table.add_row(self._title, whole, f"{self._counts()}{self._eta(', about {} left')}")
+        for playing in tuple(self._playing.values()):
+            steps, total = frames_of(playing.job.folder), _timesteps(playing.job)
+            bar = ProgressBar(total=total, completed=min(steps, total), width=_BAR_WIDTH)
+            table.add_row(f"  {playing.job.id}", bar, f"{steps:,} of {total:,} steps, {playing.where}")
+        return table
 
 
 def _timesteps(job: Job) -> int:

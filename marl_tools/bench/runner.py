@@ -141,7 +141,8 @@ def run_plan(
                     statuses[event.result.id] = _after(statuses[event.result.id], event)
 
             try:
-                (executor or LocalExecutor()).run(jobs, on_event)
+                if jobs:
+                    (executor or LocalExecutor()).run(jobs, on_event)
             except KeyboardInterrupt:
                 done = sum(status.finished for status in statuses.values())
                 raise Interrupted(
