@@ -44,7 +44,7 @@ class PlanProgress:
         self._work = max(1, sum(self._left.values()))
         self._done, self._failed = total - len(jobs), 0
         self._playing: dict[str, _Playing] = {}
-        self._begun = time.monotonic()
+        self._begun: float | None = None
         self._live: Any = None
         if console().is_terminal:
             from rich.live import Live
@@ -56,6 +56,8 @@ class PlanProgress:
     def tell(self, event: Event) -> None:
         """Show what an executor reports."""
         if isinstance(event, Started):
+            # Before that an executor gets ready, which says nothing about the time left.
+            self._begun = self._begun or time.monotonic()
             job = self._jobs[event.id]
             begun_at = frames_of(job.folder)
             self._playing[event.id] = _Playing(job, begun_at, event.where)
@@ -93,7 +95,7 @@ class PlanProgress:
             if always:
                 log(text, type="plan")
             return
-        log(f"{text}  [{self._counts()}{self._eta(', about {} left')}]", type="plan")
+        log(f"{text}  [{self._counts()}{self._eta()}]", type="plan")
 
     def _counts(self) -> str:
         failed = f", {self._failed} failed" if self._failed else ""
@@ -106,10 +108,12 @@ class PlanProgress:
             left -= min(self._left[playing.job.id], max(0, frames_of(playing.job.folder) - playing.begun_at))
         return left
 
-    def _eta(self, words: str) -> str:
+    def _eta(self) -> str:
         left = self._steps_left()
-        played, seconds = self._work - left, time.monotonic() - self._begun
-        return words.format(_duration(seconds * left / played)) if played and left else ""
+        played = self._work - left
+        if not (self._begun and played and left):
+            return ""
+        return f", about {_duration((time.monotonic() - self._begun) * left / played)} left"
 
     def _table(self) -> Table:
         from rich.progress_bar import ProgressBar
@@ -117,7 +121,7 @@ class PlanProgress:
 
         table = Table.grid(padding=(0, 2))
         whole = ProgressBar(total=self._work, completed=self._work - self._steps_left(), width=_BAR_WIDTH)
-        table.add_row(self._title, whole, f"{self._counts()}{self._eta(', about {} left')}")
+        table.add_row(self._title, whole, f"{self._counts()}{self._eta()}")
         for playing in tuple(self._playing.values()):
             steps, total = frames_of(playing.job.folder), _timesteps(playing.job)
             bar = ProgressBar(total=total, completed=min(steps, total), width=_BAR_WIDTH)
