@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from marl_tools.core.factory import EnvFactory
-from marl_tools.core.types import VectorEnv
+from marl_tools.core.types import EnvCopies, VectorEnv
 from marl_tools.core.wrappers.cost import cost_is_missing
 from marl_tools.experiment.config import RunConfig
 from marl_tools.experiment.safety import make_constraint, make_shield, warn_if_patience_is_short
+from marl_tools.training.contracts import Peers
 from marl_tools.training.ippo import IPPO
 from marl_tools.training.policy import RandomPolicy
 from marl_tools.training.shielding import ShieldedTeam
+from marl_tools.training.slices import SpreadEnvs
 
 
-def make_trainer(config: RunConfig, factory: EnvFactory, envs: VectorEnv) -> tuple[IPPO, ShieldedTeam | None]:
+def make_trainer(
+    config: RunConfig, factory: EnvFactory, envs: VectorEnv | SpreadEnvs, peers: Peers | None = None
+) -> tuple[IPPO, ShieldedTeam | None]:
     """The trainer, and the shield in it if there is one.
 
     Raises:
@@ -31,11 +35,12 @@ def make_trainer(config: RunConfig, factory: EnvFactory, envs: VectorEnv) -> tup
         constraint=make_constraint(config.safety, agents),
         shield=shield,
         asynchronous=config.stepping.asynchronous,
+        peers=peers,
     )
     return trainer, shield
 
 
-def _check_costs(config: RunConfig, factory: EnvFactory, envs: VectorEnv) -> None:
+def _check_costs(config: RunConfig, factory: EnvFactory, envs: EnvCopies) -> None:
     """Refuse a constraint without costs before anything is played or written; one random step of an own env shows it."""
     policy = RandomPolicy(envs.groups, seed=config.seed)
     env = factory()
@@ -50,7 +55,7 @@ def _check_costs(config: RunConfig, factory: EnvFactory, envs: VectorEnv) -> Non
         env.close()
 
 
-def _make_shield(config: RunConfig, factory: EnvFactory, envs: VectorEnv) -> ShieldedTeam | None:
+def _make_shield(config: RunConfig, factory: EnvFactory, envs: EnvCopies) -> ShieldedTeam | None:
     if config.safety.shield == "none":
         return None
     env = factory()

@@ -13,7 +13,7 @@ from marl_tools.core.errors import ConfigError, CorruptFileError
 from marl_tools.core.io import create_dir, load_from_file, save_to_file
 from marl_tools.core.logging import log
 from marl_tools.core.run_logs import not_a_run
-from marl_tools.core.types import VectorEnv
+from marl_tools.core.types import EnvCopies
 from marl_tools.core.wrappers.direct import steps_directly
 from marl_tools.experiment.config import RunConfig
 
@@ -48,7 +48,7 @@ def load_config(folder: Path) -> RunConfig:
     return RunConfig.from_flat(settings)
 
 
-def write_settings(config: RunConfig, folder: Path, envs: VectorEnv) -> None:
+def write_settings(config: RunConfig, folder: Path, envs: EnvCopies) -> None:
     """Write ``config.json`` and ``versions.json``, which also says how the envs are stepped."""
     save_to_file(config.to_flat(), folder, "config.json")
     versions = {"python": platform.python_version(), "platform": platform.platform()}

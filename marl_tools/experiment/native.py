@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from marl_tools.core.errors import ConfigError
 from marl_tools.core.factory import EnvFactory
-from marl_tools.core.types import EpisodeLog, VectorEnv
+from marl_tools.core.types import EnvCopies, EpisodeLog, VectorEnv
 from marl_tools.envs.native import GameVectorEnv
 from marl_tools.envs.parallel import GameEnv
 from marl_tools.envs.particles import ParticleVectorEnv, scenario_of
@@ -24,10 +24,8 @@ def make_envs(
     Raises:
         ConfigError: ``native``, and the env has no such form; or workers, and the factory cannot be pickled.
     """
-    if native:
-        return native_envs(factory, num_envs)
-    if stepping is None or stepping.workers == 0:
-        return SerialVectorEnv(factory, num_envs)
+    if native or stepping is None or stepping.workers == 0:
+        return slice_envs(factory, range(num_envs), num_envs, native=native)
     return WorkerVectorEnv(
         factory,
         num_envs,
@@ -38,9 +36,20 @@ def make_envs(
     )
 
 
+def slice_envs(factory: EnvFactory, copies: range, total: int, *, native: bool = False) -> VectorEnv:
+    """Some of the ``total`` copies of a run's env, in this process; numbered as they are in the whole run.
+
+    Raises:
+        ConfigError: ``native``, and the env has no such form.
+    """
+    if native:
+        return native_envs(factory, len(copies), first=copies.start, total=total)
+    return SerialVectorEnv(factory, len(copies), first=copies.start, total=total)
+
+
 @contextmanager
 def closed_after(
-    envs: VectorEnv, keep: Callable[[Sequence[EpisodeLog]], None] | None = None
+    envs: EnvCopies, keep: Callable[[Sequence[EpisodeLog]], None] | None = None
 ) -> Iterator[None]:
     """Close the envs when the block is left. A fault of theirs does not hide the one that ended the block.
 
@@ -59,8 +68,10 @@ def closed_after(
     envs.close()
 
 
-def native_envs(factory: EnvFactory, num_envs: int) -> VectorEnv:
+def native_envs(factory: EnvFactory, num_envs: int, *, first: int = 0, total: int | None = None) -> VectorEnv:
     """``num_envs`` worlds stepped in arrays, which play the same episodes as single envs to the bit.
+
+    ``first`` and ``total`` are for a slice of them; see `SerialVectorEnv`.
 
     Of cost functions each native form knows at most the one that its task brings.
 
@@ -78,8 +89,8 @@ def native_envs(factory: EnvFactory, num_envs: int) -> VectorEnv:
     if wrapped:
         raise ConfigError(f"--native: a native env takes no {', '.join(wrapped)}; leave that or the flag out")
     if isinstance(env, GameEnv):
-        return GameVectorEnv(env.game, num_envs, env_name=recorder.env_name)
+        return GameVectorEnv(env.game, num_envs, env_name=recorder.env_name, first=first, total=total)
     if scenario:
         scenario.charged = factory.cost is not None
-        return ParticleVectorEnv(scenario, num_envs, env_name=recorder.env_name)
+        return ParticleVectorEnv(scenario, num_envs, env_name=recorder.env_name, first=first, total=total)
     raise ConfigError(f"--native: {recorder.env_name} has no native form; leave the flag out")

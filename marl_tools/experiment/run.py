@@ -29,24 +29,25 @@ from marl_tools.experiment.folder import (
     write_settings,
 )
 from marl_tools.experiment.lock import RunLock
-from marl_tools.experiment.native import closed_after, make_envs
+from marl_tools.experiment.native import closed_after
 from marl_tools.experiment.progress import Progress
 from marl_tools.experiment.records import EPISODES, RunRecords, log_late, read_episodes, rewind
 from marl_tools.experiment.safepoint import SafePoint
+from marl_tools.experiment.spread import blamed, led, run_envs
 from marl_tools.experiment.stopping import (
     ERROR_FILE,
     Interrupted,
     saved_at_a_stop,
     told_when_the_disk_is_full,
 )
-from marl_tools.experiment.team import certify_run, load_team
+from marl_tools.experiment.team import calibrate_shield, certify_run, load_team
 from marl_tools.experiment.trajectories import saved_before, set_segments_aside
 from marl_tools.training.best import BestCheckpoint
 from marl_tools.training.checkpoint_folder import CheckpointFolder, Loaded
 from marl_tools.training.evaluate import Evaluation
 from marl_tools.training.ippo import IPPO
-from marl_tools.training.policy import RandomPolicy, load_policy
-from marl_tools.training.shielded_policy import calibrate
+from marl_tools.training.policy import RandomPolicy
+from marl_tools.training.ranks import Ranks
 
 __all__ = ["Interrupted", "RunResult", "resume", "train"]
 
@@ -64,19 +65,27 @@ class RunResult:
 def train(config: RunConfig) -> list[RunResult]:
     """Train ``config.num_runs`` teams, each in a fresh run folder.
 
+    Where torchrun has started several processes, they share the work; all but the first write and return nothing.
+
     Raises:
         ConfigError: a run folder that is not empty, or settings that the env cannot have.
         NonFiniteError: NaN in an observation, a reward or a loss; the state before it was saved.
+        WorkerError: a worker or another process of the run was lost, after the state was saved.
         DiskFullError: no room for logs or checkpoints; the run can be resumed once there is some.
         Interrupted: Ctrl-C or SIGTERM, after the state was saved.
 
     What an env raises passes through, after the state was saved, with a note of how to go on.
     """
-    if config.out is None and config.num_runs > 1:
-        config = dataclasses.replace(config, out=fresh_folder(config))
-    runs = config.runs()
-    folders = [fresh_folder(run) for run in runs]
-    return [_Run(run, folder).train() for run, folder in zip(runs, folders, strict=True)]
+
+    def lead(ranks: Ranks | None) -> list[RunResult]:
+        named = config
+        if config.out is None and config.num_runs > 1:
+            named = dataclasses.replace(config, out=fresh_folder(config))
+        runs = named.runs()
+        folders = [fresh_folder(run) for run in runs]
+        return [_Run(run, folder, ranks).train() for run, folder in zip(runs, folders, strict=True)]
+
+    return led(lead, otherwise=[])
 
 
 def resume(
@@ -98,20 +107,24 @@ def resume(
         CorruptFileError: its checkpoints or logs are damaged.
         Others as `train`.
     """
-    config = dataclasses.replace(load_config(folder), out=folder)
-    check_trust(config, trusted)
-    changes = {"timesteps": timesteps, "stop_at": stop_at}
-    config = dataclasses.replace(config, **{key: new for key, new in changes.items() if new is not None})
-    return _Run(config, folder).train(resumed=True)
+
+    def lead(ranks: Ranks | None) -> RunResult:
+        config = dataclasses.replace(load_config(folder), out=folder)
+        check_trust(config, trusted)
+        changes = {"timesteps": timesteps, "stop_at": stop_at}
+        config = dataclasses.replace(config, **{key: new for key, new in changes.items() if new is not None})
+        return _Run(config, folder, ranks).train(resumed=True)
+
+    return led(lead, otherwise=RunResult(folder, None, None))
 
 
 class _Run:
     """The state of one run while it goes on."""
 
-    def __init__(self, config: RunConfig, folder: Path) -> None:
+    def __init__(self, config: RunConfig, folder: Path, ranks: Ranks | None) -> None:
         if config.use_wandb and config.wandb_id is None:
             config = dataclasses.replace(config, wandb_id=secrets.token_hex(4))
-        self.config, self.folder = config, folder
+        self.config, self.folder, self.ranks = config, folder, ranks
         self.factory = config.factory()
         self.history = History(max(1000, config.ma_window))
         window = config.eval_episodes if config.eval_every else config.ma_window
@@ -129,9 +142,9 @@ class _Run:
                 stack.enter_context(RunLock(self.folder))
             self.saved_before = saved_before(self.folder)
             saving = config.saving.saving(self.factory, self.folder)
-            envs = make_envs(saving, config.num_envs, native=config.native, stepping=config.stepping)
+            envs = run_envs(config, saving, self.ranks)
             stack.enter_context(closed_after(envs))
-            trainer, self.shield = make_trainer(config, self.factory, envs)
+            trainer, self.shield = make_trainer(config, self.factory, envs, self.ranks)
             begun = self._go_on(trainer) if resumed else False
             if not resumed:
                 self._claim()
@@ -145,7 +158,8 @@ class _Run:
             safe.take(trainer, self.history.ma(config.ma_window))
             try:
                 late = partial(log_late, self.folder, trainer)
-                with closed_after(envs, late), saved_at_a_stop(config, self.folder, safe):
+                saved = saved_at_a_stop(config, self.folder, safe)
+                with closed_after(envs, late), saved, blamed(self.ranks):
                     before = None if begun else evaluations.of(RandomPolicy(envs.groups), "random")
                     self._learn(trainer, safe, evaluations)
                     self._calibrate(trainer, safe)
@@ -262,19 +276,10 @@ class _Run:
 
     def _calibrate(self, trainer: IPPO, safe: SafePoint) -> None:
         """Fill the floors under the others' behaviour while everything holds still, and keep them with the run."""
-        episodes = self.config.safety.shield_calibrate
-        if not (self.shield and episodes):
-            return
-        log(f"calibrating the shield over {episodes} episodes", type="shield")
-        env = self.factory()
-        try:
-            # Seeds of their own: those of the evaluation must be fresh.
-            seed = self.config.eval_seed + self.config.final_policy_eval_seed_offset
-            calibrate(env, load_policy(self.folder), self.shield, episodes=episodes, seed=seed)
-        finally:
-            env.close()
-        safe.take(trainer, self.history.ma(self.config.ma_window))
-        safe.save()
+        if self.shield and self.config.safety.shield_calibrate:
+            calibrate_shield(self.folder, self.config, self.shield)
+            safe.take(trainer, self.history.ma(self.config.ma_window))
+            safe.save()
 
     def _finish(self, before: Evaluation | None, trainer: IPPO, evaluations: Evaluations) -> RunResult:
         config, folder = self.config, self.folder

@@ -1,4 +1,4 @@
-"""How the copies of a run's env are stepped: in this process, or in workers, and when their actions are computed."""
+"""How the copies of a run's env are stepped: in which processes, and when their actions are computed."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ class SteppingSettings:
             update is logged; PPO's ratio and clip are around the policy that acted. As deterministic as without.
         on_worker_death: "raise", or "restart" the copies of a worker that died; what they played is logged as interrupted.
         worker_timeout: seconds that a step or a reset of a worker's copies may take.
+        rollout_timeout: seconds that another process of a run under torchrun may take for its part of a rollout or an update.
     """
 
     workers: int = 0
@@ -28,6 +29,7 @@ class SteppingSettings:
     asynchronous: bool = False
     on_worker_death: Literal["raise", "restart"] = "raise"
     worker_timeout: float = 120.0
+    rollout_timeout: float = 600.0
 
     def __post_init__(self) -> None:
         at_least(0)("workers", self.workers)
@@ -35,8 +37,9 @@ class SteppingSettings:
             raise ConfigError(
                 f"pipeline with workers={self.workers}: it takes turns between two workers or more"
             )
-        if not self.worker_timeout > 0:
-            raise ConfigError(f"worker_timeout={self.worker_timeout}: must be a positive number of seconds")
+        for name in ("worker_timeout", "rollout_timeout"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name}={getattr(self, name)}: must be a positive number of seconds")
 
     def check(self, *, num_envs: int, native: bool, shielded: bool) -> None:
         """Refuse what does not go together with a run's other settings.
@@ -62,4 +65,26 @@ class SteppingSettings:
             raise ConfigError(
                 "on_worker_death='restart' with a shield: it counts what every step led to, and that of a step which is "
                 "lost with its worker is not known; leave on_worker_death at 'raise'"
+            )
+
+    def check_ranks(self, ranks: int, *, num_envs: int, shielded: bool, saving: bool) -> None:
+        """Refuse what does not go together with so many processes under torchrun.
+
+        Raises:
+            ConfigError: it says which, and what to leave out.
+        """
+        started = f"{ranks} processes under torchrun"
+        if ranks > num_envs:
+            raise ConfigError(f"{started}, but num_envs={num_envs}: each needs a copy of its own")
+        if shielded:
+            raise ConfigError(f"{started} with a shield: it decides on all copies at once; start one process")
+        if self.asynchronous:
+            raise ConfigError(f"{started} with asynchronous: they learn from rollouts in step; leave it out")
+        if self.workers:
+            raise ConfigError(
+                f"{started} with workers={self.workers}: start as many processes as should step copies"
+            )
+        if saving:
+            raise ConfigError(
+                f"{started} with trajectories: each would save on its own machine; record them in one process"
             )

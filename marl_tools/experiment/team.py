@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from marl_tools.core.errors import ConfigError
+from marl_tools.core.logging import log
 from marl_tools.core.types import EpisodeLog
 from marl_tools.core.wrappers import EpisodeRecorder, infer_episode_cap
 from marl_tools.experiment.config import RunConfig
@@ -14,8 +15,9 @@ from marl_tools.experiment.safety import make_shield
 from marl_tools.training.checkpoint_folder import CheckpointFolder
 from marl_tools.training.claims import certify_evaluation
 from marl_tools.training.evaluate import Evaluation, Policy, evaluate
-from marl_tools.training.policy import TeamPolicy, group_to_json, team_policy
-from marl_tools.training.shielded_policy import ShieldedPolicy
+from marl_tools.training.policy import TeamPolicy, group_to_json, load_policy, team_policy
+from marl_tools.training.shielded_policy import ShieldedPolicy, calibrate
+from marl_tools.training.shielding import ShieldedTeam
 from marl_tools.vector.serial import env_groups
 
 
@@ -50,6 +52,19 @@ def load_team(
         # The floors were counted while actions were sampled: of the policy's favourites they say nothing.
         team.policies_changed()
     return ShieldedPolicy(policy, team)
+
+
+def calibrate_shield(folder: Path, config: RunConfig, shield: ShieldedTeam) -> None:
+    """Fill the floors under the others' behaviour by episodes of a run's latest team, which holds still meanwhile."""
+    episodes = config.safety.shield_calibrate
+    log(f"calibrating the shield over {episodes} episodes", type="shield")
+    env = config.factory()()
+    try:
+        # Seeds of their own: those of the evaluation must be fresh.
+        seed = config.eval_seed + config.final_policy_eval_seed_offset
+        calibrate(env, load_policy(folder), shield, episodes=episodes, seed=seed)
+    finally:
+        env.close()
 
 
 def _check_env(folder: Path, state: Mapping[str, Any], policy: TeamPolicy, env: EpisodeRecorder) -> None:

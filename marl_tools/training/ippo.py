@@ -128,6 +128,11 @@ class IPPO:
             )
         return self._collector
 
+    def match(self, word: Update) -> None:
+        """Hold the weights that the leading process holds, whatever processor this one runs on."""
+        for name, matrix in word.weights.items():
+            self.learners[name].weights.matrix.detach().copy_(matrix)
+
     def _check_spread(self, asynchronous: bool) -> None:
         if self.shield or asynchronous:
             raise ConfigError(

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from marl_tools.core.errors import WorkerError
 from marl_tools.core.types import EpisodeLog, VectorEnv
+from marl_tools.core.wrappers.direct import steps_directly
 from marl_tools.training.contracts import Actor
 from marl_tools.training.rollout import Noise
 from marl_tools.training.slices import Part, SlicePlayer, SpreadEnvs
@@ -176,6 +177,7 @@ class RankEnvs(SpreadEnvs):
     def __init__(self, own: VectorEnv, ranks: Ranks, num_envs: int) -> None:
         super().__init__(own.groups, own.env_name, num_envs, ranks.size)
         self.own, self.ranks = own, ranks
+        self.direct = any(map(steps_directly, getattr(own, "envs", ())))
         self._player: SlicePlayer | None = None
 
     def _begin(self, seed: int, steps: int, state: Mapping[str, Any] | None) -> Sequence[dict[str, Any]]:
