@@ -13,7 +13,6 @@ from marl_tools.core.transitions import Key, KeyedView, LawTable, Outcome
 from marl_tools.envs.fields import FieldGame
 from marl_tools.envs.tabulate import tabulate
 
-
 GameT = TypeVar("GameT", bound=FieldGame)
 
 

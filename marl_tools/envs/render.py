@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _AGENTS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
 _THING = "#6B4E2E"
 _FLOOR, _LINE, _WALL, _HAZARD = "#F7F5F0", "#DDD9CF", "#3C4250", "#F2C14E"
-_CRACK, _PLANT, _INK, _ALARM = "#B5651D", "#7FB069", "#202020", "#D00000"
+_CRACK, _PLANT, _INK, _ALARM, _RING = "#B5651D", "#7FB069", "#202020", "#D00000", "#FFE100"
 _MAX_SIDE, _MIN_CELL, _MAX_CELL = 640, 24, 64
 
 
@@ -48,7 +48,7 @@ def draw(
         colour = _AGENTS[token] if agent else _THING
         if agent and overridden[token]:
             _disc(pen, x, y, radius + 0.1 * size, _INK)
-            _disc(pen, x, y, radius + 0.07 * size, "#FFE100")
+            _disc(pen, x, y, radius + 0.07 * size, _RING)
         _disc(pen, x, y, radius, colour)
         _letter(pen, x, y, game.labels[token], "white", radius * 1.2)
         if agent and violated[token]:
@@ -61,6 +61,23 @@ def draw(
                 pen.line(ends, fill=_ALARM, width=width)
     pen.text((6, picture.height - 11), caption, fill=_INK, font=_font(13), anchor="lm")
     return np.array(picture)
+
+
+def ring(
+    picture: NDArray[np.uint8], centres: Sequence[tuple[float, float]], radius: float
+) -> NDArray[np.uint8]:
+    """The RGB picture (H, W, 3) with a ring around each centre (x, y), as `draw` puts around overridden agents."""
+    if not centres:
+        return picture
+    from PIL import Image, ImageDraw
+
+    image = Image.fromarray(picture)
+    pen = ImageDraw.Draw(image)
+    width = max(2, round(0.16 * radius))
+    for x, y in centres:
+        for reach, colour, thick in ((radius, _INK, width + 2), (radius - 1, _RING, width)):
+            pen.ellipse((x - reach, y - reach, x + reach, y + reach), outline=colour, width=thick)
+    return np.array(image)
 
 
 def _cell_size(game: Game) -> int:

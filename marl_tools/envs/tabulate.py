@@ -11,6 +11,8 @@ from marl_tools.core.transitions import LawTable, exact_table, too_many_keys
 from marl_tools.envs.fields import FieldGame
 from marl_tools.envs.grid import Ints
 
+_ROWS_AT_ONCE = 1 << 18
+
 
 def tabulate(game: FieldGame, max_keys: int) -> LawTable:
     """Every row that play can reach; keys by distance from the start, rows by key and then by joint action.
@@ -23,21 +25,25 @@ def tabulate(game: FieldGame, max_keys: int) -> LawTable:
     grid = np.array(list(product(*(range(n + 1) for n in game.actions))), np.int64)
     known = frontier = np.unique(game.ids(starts))
     levels, parts, offset = [frontier], [], 0
+    some = max(1, _ROWS_AT_ONCE // len(grid))
     while len(frontier):
-        state = game.state_of_ids(frontier)
-        row_key, choice = _rows(game, state, grid)
-        laws = game.laws(state[row_key], grid[choice])
-        after = game.ids(laws.state)
-        count = np.bincount(laws.row, minlength=len(row_key))
-        parts.append(
-            (row_key + offset, grid[choice], count, after, laws.probability, laws.violated, laws.ended)
-        )
-        offset += len(frontier)
-        frontier = np.setdiff1d(after, known)
-        known = np.union1d(known, frontier)
+        reached = known
+        for at in range(0, len(frontier), some):
+            state = game.state_of_ids(frontier[at : at + some])
+            row_key, choice = _rows(game, state, grid)
+            laws = game.laws(state[row_key], grid[choice])
+            after = game.ids(laws.state)
+            count = np.bincount(laws.row, minlength=len(row_key))
+            parts.append(
+                (row_key + offset, grid[choice], count, after, laws.probability, laws.violated, laws.ended)
+            )
+            offset += len(state)
+            reached = np.union1d(reached, after)
+            if len(reached) > max_keys:
+                raise too_many_keys(max_keys)
+        frontier = np.setdiff1d(reached, known)
+        known = reached
         levels.append(frontier)
-        if len(known) > max_keys:
-            raise too_many_keys(max_keys)
     ids = np.concatenate(levels)
     order = np.argsort(ids)
     states = game.state_of_ids(ids)

@@ -34,11 +34,12 @@ class LaserGame(FieldGame):
         # A copy: the world of an episode must not move when its law is asked for.
         self._world: World = deepcopy(world)
         self._state_type: type[WorldState] = lle.WorldState
-        self._action_type: type[Action] = lle.Action
+        self._variants: list[Action] = sorted(lle.Action.variants(), key=lambda action: action.value)
+        self._stay: int = lle.Action.STAY.value
         self.height, self.width = world.height, world.width
         count = world.n_agents
         self.agents = tuple(f"agent_{i}" for i in range(count))
-        self.actions = (lle.Action.cardinality(),) * count
+        self.actions = (len(self._variants),) * count
         self.sizes = (self.height * self.width,) * count + (2,) * (world.n_gems + count)
         self._gems = slice(count, count + world.n_gems)
         self._exits = np.zeros(self.height * self.width, bool)
@@ -103,10 +104,13 @@ class LaserGame(FieldGame):
             [action in some for action in range(n)] for some, n in zip(options, self.actions, strict=True)
         ]
 
-    def joint(self, allowed: Sequence[Sequence[bool]], chosen: Sequence[int]) -> tuple[Action, ...]:
+    def joint(self, allowed: Sequence[Sequence[bool]], chosen: Sequence[int]) -> list[Action]:
         """The actions as the world takes them."""
-        of, stay = self._action_type, self._action_type.STAY
-        return tuple(of(action) if may[action] else stay for may, action in zip(allowed, chosen, strict=True))
+        return [self._variants[action] for action in self._played(allowed, chosen)]
+
+    def _played(self, allowed: Sequence[Sequence[bool]], chosen: Sequence[int]) -> tuple[int, ...]:
+        stay = self._stay
+        return tuple([action if may[action] else stay for may, action in zip(allowed, chosen, strict=True)])
 
     def laws(self, state: Ints, actions: Ints) -> Laws:
         after = state.copy()
@@ -122,16 +126,17 @@ class LaserGame(FieldGame):
 
     def _successors(self, before: WorldState, choices: Sequence[Sequence[int]]) -> list[list[int]]:
         """Where each of some joint actions leads from one state."""
-        world, known = self._world, {}
+        world, known, after = self._world, {}, []
         world.set_state(before)
         allowed = self.allowed(world)
         for choice in choices:
-            joint = self.joint(allowed, choice)
-            if joint not in known:
+            played = self._played(allowed, choice)
+            if played not in known:
                 world.set_state(before)
-                world.step(joint)
-                known[joint] = self.row(world.get_state())
-        return [known[self.joint(allowed, choice)] for choice in choices]
+                world.step([self._variants[action] for action in played])
+                known[played] = self.row(world.get_state())
+            after.append(known[played])
+        return after
 
     def _world_states(self, state: Ints) -> Iterator[WorldState]:
         count, width = len(self.agents), self.width

@@ -129,13 +129,10 @@ class LaserEnv(EnumeratedEnv[LaserGame], ParallelEnv):
         if self.render_mode is None:
             raise ConfigError(f"{self.game.name} was made without pictures: pass render_mode='rgb_array'")
         self._require_state()
-        places = dict(zip(self.possible_agents, self._world.agents_positions, strict=True))
+        places = zip(self.possible_agents, self._world.agents_positions, strict=True)
         return ring(
             self._world.get_image(),
-            [
-                ((column + 0.5) * _CELL, (row + 0.5) * _CELL)
-                for row, column in map(places.get, sorted(self._overridden))
-            ],
+            [((x + 0.5) * _CELL, (y + 0.5) * _CELL) for agent, (y, x) in places if agent in self._overridden],
             0.5 * _CELL,
         )
 
