@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from marl_tools.core.errors import ConfigError, MissingExtraError, WorkerError
+from marl_tools.core.logging import log
 from marl_tools.core.placement import Node, Resources
 from marl_tools.core.ray_surroundings import (
     probe,
@@ -195,6 +196,7 @@ def connect(
             _check_joined(ray, address)
         else:
             probe(address)
+            log("starting Ray on this machine" if own else f"joining the Ray cluster {address}", type="ray")
             folder = stack.enter_context(short_temp_dir()) if own else None
             stack.callback(ray.shutdown)
             with ray_environment(own=own), sigterm_kept():
