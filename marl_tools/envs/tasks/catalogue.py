@@ -256,6 +256,23 @@ _ADAPTED = (
     ),
 )
 
+_LLE = tuple(
+    _adapted(
+        f"lle/lle_level_{level}-v0",
+        agents,
+        "walk to the exits through laser beams that only the right colour blocks",
+        adapter="lle",
+        kwargs={"level": level},
+        observations=f"{size} numbers",
+        actions=_MOVES,
+        violation="the agent dies",
+        cap=78,
+        packages=("lle",),
+        install=_EXTRA.format("lle"),
+    )
+    for level, agents, size in ((3, 2, 53), (4, 2, 53), (6, 4, 108))
+)
+
 _OWN = (
     _own(
         "crossing",
@@ -278,5 +295,5 @@ _OWN = (
     _gridmap("bridges", 68, "two robots swap places over two bridges"),
 )
 
-CATALOGUE = (*_MPE2, *_PETTINGZOO, *_ADAPTED, *_OWN)
+CATALOGUE = (*_MPE2, *_PETTINGZOO, *_ADAPTED, *_LLE, *_OWN)
 """Every named task."""
