@@ -1,4 +1,4 @@
-"""Experiment configuration and tracking; the only module that imports wandb, and only once a run is asked for.
+"""Tracking with wandb; the only module that imports it, and only once a run is asked for.
 
 wandb is a copy for looking at; `episodes.jsonl` in the run folder is the record.
 """
@@ -6,77 +6,43 @@ wandb is a copy for looking at; `episodes.jsonl` in the run folder is the record
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
-from inspect import signature
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-import numpy as np
-
-from marl_tools.core.checks import Check, at_least, between, boolean, increasing, name, one_of, string
-from marl_tools.core.errors import ConfigError, did_you_mean
-from marl_tools.core.history import History
+from marl_tools.core.base_config import create_base_config
+from marl_tools.core.checks import at_least, boolean, one_of, string
+from marl_tools.core.errors import ConfigError
+from marl_tools.core.points import (
+    STEP_METRIC,
+    HistoryLike,
+    check_steps,
+    flatten,
+    plain_number,
+    rows_of_history,
+)
 from marl_tools.core.types import EpisodeLog
 
 if TYPE_CHECKING:
     from wandb import Run
 
-STEP_METRIC = "t_end"
-"""The x-axis of every episode: env steps of the whole run, as in `EpisodeLog`."""
+__all__ = [
+    "STEP_METRIC",
+    "WANDB_MODES",
+    "WandbTracker",
+    "create_base_config",
+    "finish",
+    "log_history",
+    "log_points",
+    "log_table",
+    "log_video",
+    "start_run",
+]
 
 WANDB_MODES = ("offline", "online", "disabled")
-_VERSIONS = ("v0",)
-
-
-def create_base_config(
-    env_name: str,
-    num_envs: int,
-    n_agents: int,
-    timesteps: int,
-    num_runs: int,
-    rollouts: int,
-    learning_epochs: int,
-    mini_batches: int,
-    learning_rate: float,
-    max_risk: float,
-    use_wandb: bool,
-    shield_patience: int = 64,
-    shield_opponent_mode: str = "monotone_floor",
-    shield_reward_mode: str = "bayesian",
-    shield_credible_delta: float = 0.05,
-    shield_credible_schedule: str = "summable",
-    experiment_tag: str = "",
-    seed_offset: int = 0,
-    wm_version: str = "v0",
-    om_version: str = "v0",
-    ippo_version: str = "v0",
-    lag_version: str = "v0",
-    shield_version: str = "v0",
-    final_policy_eval_episodes: int = 0,
-    final_policy_eval_horizons: tuple[int, ...] = (1, 10, 50, 100, 200),
-    final_policy_eval_seed_offset: int = 1_000_000,
-    final_policy_eval_confidence: float = 0.95,
-    **overrides: Any,
-) -> dict[str, Any]:
-    """A checked dict of everything that describes an experiment; further keys pass through ``overrides``.
-
-    ``rollouts`` is the number of env steps per env and update, ``timesteps`` the total over all envs, ``max_risk``
-    the allowed probability of a violation, ``*_version`` the generation of world model, opponent model, IPPO,
-    Lagrangian and shield.
-
-    Raises:
-        ConfigError: a value that cannot work, or an override that looks like a misspelt argument.
-    """
-    config = locals() | overrides
-    del config["overrides"]
-    for key in overrides:
-        _refuse_near_miss(key)
-    return {key: _CHECKS[key](key, value) if key in _CHECKS else value for key, value in config.items()}
 
 
 def start_run(
@@ -139,7 +105,7 @@ def start_run(
 
 def log_history(
     run: Run | None,
-    history: History | Iterable[EpisodeLog] | Iterable[Mapping[str, Any]] | Mapping[str, Sequence[Any]],
+    history: HistoryLike,
     prefix: str = "",
 ) -> None:
     """Send episodes to ``run``, one point each at ``t_end``; does nothing if ``run`` is None.
@@ -152,7 +118,7 @@ def log_history(
     """
     if run is None:
         return
-    rows = _rows(history)
+    rows = rows_of_history(history)
     if any(STEP_METRIC in row for row in rows):
         log_points(run, rows, prefix, STEP_METRIC)
     else:
@@ -172,18 +138,12 @@ def log_points(
     if run is None:
         return
     prefix = prefix.strip("/")
-    rows = list(rows)
-    for number, row in enumerate(rows):
-        step = row.get(step_metric)
-        if not isinstance(step, int | float | np.number) or isinstance(step, bool) or not np.isfinite(step):
-            raise ConfigError(
-                f"row {number} has {step_metric}={step!r}: a point needs a finite number there."
-            )
+    rows = check_steps(rows, step_metric)
     _declare(run, f"{prefix}/*" if prefix else "*", step_metric)
     for row in rows:
-        values = dict(_flatten({key: value for key, value in row.items() if key != step_metric}, prefix))
+        values = dict(flatten({key: value for key, value in row.items() if key != step_metric}, prefix))
         # Never `step=`: wandb drops what comes out of order and merges what comes twice.
-        run.log({**values, step_metric: _number(row[step_metric])})
+        run.log({**values, step_metric: plain_number(row[step_metric])})
 
 
 def log_video(run: Run | None, path: str | os.PathLike[str], key: str, t: int) -> None:
@@ -197,10 +157,47 @@ def log_video(run: Run | None, path: str | os.PathLike[str], key: str, t: int) -
     run.log({key: wandb.Video(str(path), format=path.suffix[1:]), STEP_METRIC: t})  # type: ignore[arg-type]
 
 
+def log_table(
+    run: Run | None, key: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], t: int
+) -> None:
+    """Send a table under ``key``, at env step ``t``; does nothing if ``run`` is None."""
+    if run is None:
+        return
+    import wandb
+
+    _declare(run, key, STEP_METRIC)
+    run.log({key: wandb.Table(columns=list(columns), data=[list(row) for row in rows]), STEP_METRIC: t})
+
+
 def finish(run: Run | None, exit_code: int = 0) -> None:
     """Close the run; does nothing if it is None. A nonzero ``exit_code`` marks it as failed."""
     if run is not None:
         run.finish(exit_code=exit_code)
+
+
+class WandbTracker:
+    """A wandb run as one of a run's `Trackers`."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    def points(self, rows: Sequence[Mapping[str, Any]], prefix: str, step_metric: str) -> None:
+        log_points(self.run, rows, prefix, step_metric)
+
+    def history(self, episodes: Sequence[EpisodeLog], prefix: str) -> None:
+        log_history(self.run, episodes, prefix)
+
+    def evaluation(self, episodes: Sequence[EpisodeLog], name: str) -> None:
+        log_history(self.run, episodes, f"eval/{name}")
+
+    def table(self, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], t: int) -> None:
+        log_table(self.run, f"table/{name}", columns, rows, t)
+
+    def video(self, path: Path, name: str, t: int) -> None:
+        log_video(self.run, path, f"video/{name}", t)
+
+    def finish(self, exit_code: int) -> None:
+        finish(self.run, exit_code)
 
 
 _declared: WeakKeyDictionary[Any, set[tuple[str, str]]] = WeakKeyDictionary()
@@ -215,87 +212,7 @@ def _declare(run: Run, pattern: str, step_metric: str) -> None:
         known.add((pattern, step_metric))
 
 
-def _rows(history: Any) -> list[Mapping[str, Any]]:
-    if isinstance(history, Mapping):
-        lengths = {}
-        for key, values in history.items():
-            if isinstance(values, str) or not hasattr(values, "__len__"):
-                raise ConfigError(f"history[{key!r}] is {values!r}: a dict of lists needs a list there.")
-            lengths[key] = len(values)
-        if len(set(lengths.values())) > 1:
-            raise ConfigError(f"the lists of history differ in length: {lengths}.")
-        return [dict(zip(history, values, strict=True)) for values in zip(*history.values(), strict=True)]
-    rows: list[Mapping[str, Any]] = []
-    for entry in history:
-        if isinstance(entry, EpisodeLog):
-            rows.append(_episode_row(entry))
-        elif isinstance(entry, Mapping):
-            rows.append(entry)
-        else:
-            raise ConfigError(f"history holds a {type(entry).__name__}: it takes EpisodeLogs or mappings.")
-    return rows
-
-
-def _episode_row(log: EpisodeLog) -> dict[str, Any]:
-    """What is worth a curve: numbers, and the team figures that a log derives."""
-    row = log.to_json()
-    for key in ("env_name", "split", "ends", "t_start"):
-        del row[key]
-    team = {name: getattr(log, name) for name in ("team_return", "mean_return", "team_cost")}
-    return {**row, **team, "violated": log.violated, "interrupted": log.interrupted}
-
-
-def _flatten(row: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    for key, value in row.items():
-        name = f"{prefix}/{key}" if prefix else str(key)
-        if isinstance(value, Mapping):
-            yield from _flatten(value, name)
-        elif value is not None:
-            yield name, _number(value)
-
-
-def _number(value: Any) -> Any:
-    """NumPy scalars and flags as plain numbers; anything else as it is."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    return int(value) if isinstance(value, bool) else value
-
-
 def _run_id(*parts: Any) -> str:
     """The same id for the same parts, readable and unlike any other: wandb forbids some characters in it."""
     readable = re.sub(r"[^A-Za-z0-9_-]+", "-", "-".join(str(part) for part in parts if part != "")).strip("-")
     return f"{readable[:80]}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:8]}"
-
-
-_CHECKS: dict[str, Check] = {
-    "env_name": name,
-    "experiment_tag": string,
-    "use_wandb": boolean,
-    "learning_rate": between(0, math.inf),
-    "max_risk": between(0, 1),
-    "shield_credible_delta": between(0, 1),
-    "final_policy_eval_confidence": between(0, 1),
-    "final_policy_eval_horizons": increasing,
-    "shield_opponent_mode": one_of("oracle", "uniform", "empirical", "worst_case", "monotone_floor"),
-    "shield_reward_mode": one_of("none", "penalty", "bayesian", "bayesian_potential"),
-    "shield_credible_schedule": one_of("constant", "summable", "geometric", "ppr"),
-}
-_CHECKS |= dict.fromkeys(
-    ["num_envs", "n_agents", "timesteps", "num_runs", "rollouts", "learning_epochs", "mini_batches"],
-    at_least(1),
-)
-_CHECKS |= dict.fromkeys(
-    ["shield_patience", "seed_offset", "final_policy_eval_episodes", "final_policy_eval_seed_offset"],
-    at_least(0),
-)
-_CHECKS |= dict.fromkeys(
-    ["wm_version", "om_version", "ippo_version", "lag_version", "shield_version"], one_of(*_VERSIONS)
-)
-
-
-def _refuse_near_miss(key: str) -> None:
-    """An override one slip away from an argument is a typo; one that extends its name with a word is not."""
-    named = [name for name in signature(create_base_config).parameters if name != "overrides"]
-    extends = any(key.startswith(f"{name}_") or key.endswith(f"_{name}") for name in named)
-    if not extends and get_close_matches(key.lower(), named, n=1, cutoff=0.85):
-        raise ConfigError(f"create_base_config has no argument {key!r}.{did_you_mean(key.lower(), named)}")
