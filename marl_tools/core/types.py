@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 import numpy as np
@@ -106,7 +107,7 @@ class EpisodeLog:
         Raises:
             CorruptFileError: a required field is missing or not of its type, or an end is not one of `End`.
         """
-        kinds = {f.name: _KINDS.get(str(f.type), (Mapping,)) for f in fields(cls)}
+        kinds = _kinds_of(cls)
         try:
             log = cls(**{key: value for key, value in row.items() if key in kinds})
         except TypeError as error:
@@ -127,6 +128,12 @@ class EpisodeLog:
             if end not in _ENDS:
                 raise CorruptFileError(f"episode log with unknown end {str(end)[:80]!r}")
         return log
+
+
+@cache
+def _kinds_of(record: type) -> dict[str, tuple[type, ...]]:
+    """The JSON values that each field may hold. Looked up once: logs have many thousands of lines."""
+    return {field.name: _KINDS.get(str(field.type), (Mapping,)) for field in fields(record)}
 
 
 @dataclass(slots=True, kw_only=True)
