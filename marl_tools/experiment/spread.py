@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import TypeVar
 
 from marl_tools.core.copies import slices
@@ -16,6 +17,7 @@ from marl_tools.experiment.stopping import terminate_like_ctrl_c
 from marl_tools.training.contracts import Standing
 from marl_tools.training.ranks import RankEnvs, Ranks, under_torchrun
 from marl_tools.training.slices import SpreadEnvs
+from marl_tools.vector.pickling import pickle_factory
 
 Result = TypeVar("Result")
 
@@ -71,6 +73,8 @@ def run_envs(config: RunConfig, factory: EnvFactory, ranks: Ranks | None) -> Vec
         ConfigError: settings that do not go together with several processes, or what the env cannot have.
     """
     stepping, num_envs = config.stepping, config.num_envs
+    if ranks is None and stepping.rollout_actors:
+        return _actor_envs(config, factory)
     if ranks is None:
         return make_envs(factory, num_envs, native=config.native, stepping=stepping)
     shielded, saving = config.safety.shield != "none", config.saving.trajectories
@@ -80,6 +84,28 @@ def run_envs(config: RunConfig, factory: EnvFactory, ranks: Ranks | None) -> Vec
     ranks.open(stepping.rollout_timeout)
     own = slice_envs(factory, slices(num_envs, ranks.size)[ranks.rank], num_envs, native=config.native)
     return RankEnvs(own, ranks, num_envs)
+
+
+def _actor_envs(config: RunConfig, factory: EnvFactory) -> SpreadEnvs:
+    from marl_tools.core.cluster import connect
+    from marl_tools.training.rollout_actors import ActorEnvs
+
+    stepping = config.stepping
+    pickle_factory(factory)
+    with ExitStack() as stack:
+        # Cores that are not there cost less than actors that wait for one for ever.
+        cluster = stack.enter_context(connect(stepping.ray_address, cpus=stepping.rollout_actors))
+        envs = ActorEnvs(
+            partial(slice_envs, factory, native=config.native),
+            config.num_envs,
+            stepping.rollout_actors,
+            cluster=cluster,
+            timeout=stepping.rollout_timeout,
+            on_death=stepping.on_worker_death,
+        )
+        # Whoever closes the envs leaves the cluster.
+        envs.owns(stack.pop_all())
+        return envs
 
 
 @contextmanager

@@ -19,20 +19,27 @@ class SteppingSettings:
             policy; networks see half the rows at a time, which may move the last bit of a number.
         asynchronous: collect the next rollout while an update runs, by the policies as they were before it. The lag of one
             update is logged; PPO's ratio and clip are around the policy that acted. As deterministic as without.
-        on_worker_death: "raise", or "restart" the copies of a worker that died; what they played is logged as interrupted.
+        rollout_actors: Ray actors that play the rollouts, each a slice of the copies; 0: none.
+        ray_address: of the cluster they live on, host:port of its head; None: what RAY_ADDRESS says, else this machine.
+        on_worker_death: "raise", or "restart" the copies of a worker or rollout actor that died; what a worker's copies
+            played is logged as interrupted, a new actor plays the rollout again.
         worker_timeout: seconds that a step or a reset of a worker's copies may take.
-        rollout_timeout: seconds that another process of a run under torchrun may take for its part of a rollout or an update.
+        rollout_timeout: seconds that a rollout actor, or another process of a run under torchrun, may take for its part of
+            a rollout or an update.
     """
 
     workers: int = 0
     pipeline: bool = False
     asynchronous: bool = False
+    rollout_actors: int = 0
+    ray_address: str | None = None
     on_worker_death: Literal["raise", "restart"] = "raise"
     worker_timeout: float = 120.0
     rollout_timeout: float = 600.0
 
     def __post_init__(self) -> None:
-        at_least(0)("workers", self.workers)
+        for name in ("workers", "rollout_actors"):
+            at_least(0)(name, getattr(self, name))
         if self.pipeline and self.workers < 2:
             raise ConfigError(
                 f"pipeline with workers={self.workers}: it takes turns between two workers or more"
@@ -41,7 +48,7 @@ class SteppingSettings:
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name}={getattr(self, name)}: must be a positive number of seconds")
 
-    def check(self, *, num_envs: int, native: bool, shielded: bool) -> None:
+    def check(self, *, num_envs: int, native: bool, shielded: bool, saving: bool = False) -> None:
         """Refuse what does not go together with a run's other settings.
 
         Raises:
@@ -67,24 +74,32 @@ class SteppingSettings:
                 "lost with its worker is not known; leave on_worker_death at 'raise'"
             )
 
+        if self.rollout_actors:
+            self._check_spread(self.rollout_actors, "rollout actors", num_envs, shielded, saving)
+
     def check_ranks(self, ranks: int, *, num_envs: int, shielded: bool, saving: bool) -> None:
         """Refuse what does not go together with so many processes under torchrun.
 
         Raises:
             ConfigError: it says which, and what to leave out.
         """
-        started = f"{ranks} processes under torchrun"
-        if ranks > num_envs:
-            raise ConfigError(f"{started}, but num_envs={num_envs}: each needs a copy of its own")
-        if shielded:
-            raise ConfigError(f"{started} with a shield: it decides on all copies at once; start one process")
-        if self.asynchronous:
-            raise ConfigError(f"{started} with asynchronous: they learn from rollouts in step; leave it out")
-        if self.workers:
+        if self.rollout_actors:
             raise ConfigError(
-                f"{started} with workers={self.workers}: start as many processes as should step copies"
+                f"rollout_actors={self.rollout_actors} under torchrun: each process plays its own copies; leave one of them out"
             )
+        self._check_spread(ranks, "processes under torchrun", num_envs, shielded, saving)
+
+    def _check_spread(self, parts: int, kind: str, num_envs: int, shielded: bool, saving: bool) -> None:
+        what = f"{parts} {kind}"
+        if parts > num_envs:
+            raise ConfigError(f"{what}, but num_envs={num_envs}: each needs a copy of its own")
+        if shielded:
+            raise ConfigError(f"{what} with a shield: it decides on all copies at once; use one process")
+        if self.asynchronous:
+            raise ConfigError(f"{what} with asynchronous: they play what is learned from next; leave it out")
+        if self.workers:
+            raise ConfigError(f"{what} with workers={self.workers}: take more {kind}, and no workers")
         if saving:
             raise ConfigError(
-                f"{started} with trajectories: each would save on its own machine; record them in one process"
+                f"{what} with trajectories: each would save them on its own machine; use one process or workers"
             )
