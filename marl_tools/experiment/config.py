@@ -65,6 +65,7 @@ class RunConfig:
         use_wandb: send episodes, updates and clips to wandb as well.
         wandb_mode: "offline" needs neither account nor network.
         wandb_id: the run's id there; None: one that its run folder keeps.
+        use_tensorboard: write the same to ``tensorboard/`` in the run folder; needs the extra "tensorboard".
         experiment_tag: groups runs in wandb and begins the default folder's name.
         ippo_version: generation of the trainer.
         ippo: settings of the trainer.
@@ -101,6 +102,7 @@ class RunConfig:
     use_wandb: bool = False
     wandb_mode: Literal["offline", "online", "disabled"] = "offline"
     wandb_id: tyro.conf.Suppress[str | None] = None
+    use_tensorboard: bool = False
     experiment_tag: str = ""
     ippo_version: Literal["v0"] = "v0"
     ippo: IPPOConfig = field(default_factory=IPPOConfig)
@@ -136,7 +138,8 @@ class RunConfig:
         self.task.cost_for(self.cost, needed=False)
         self.safety.check(self.env)
         shielded = self.safety.shield != "none"
-        self.stepping.check(num_envs=self.num_envs, native=self.native, shielded=shielded)
+        saving = self.saving.trajectories
+        self.stepping.check(num_envs=self.num_envs, native=self.native, shielded=shielded, saving=saving)
         self.saving.check(native=self.native)
 
     @property
