@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
-from marl_tools.core import wandb
 from marl_tools.core.errors import MarlToolsError
 from marl_tools.core.io import JsonLines, save_to_file
 from marl_tools.core.logging import log
+from marl_tools.core.trackers import Trackers
 from marl_tools.core.types import EpisodeLog
 from marl_tools.experiment.config import RunConfig
 from marl_tools.experiment.film import film_episodes, seed_with_override
-from marl_tools.experiment.team import evaluate_run, load_team
+from marl_tools.experiment.folder import save_latest
+from marl_tools.experiment.team import certify_run, evaluate_run, load_team
+from marl_tools.experiment.tracking import certificate_table, evaluation_table
 from marl_tools.training.evaluate import Evaluation, Policy, evaluate
 from marl_tools.training.ippo import IPPO
 from marl_tools.training.policy import TeamPolicy
@@ -21,14 +24,14 @@ from marl_tools.training.shielding import ShieldedTeam
 
 
 class Evaluations:
-    """Evaluations and films of one run, in its folder and at its tracker; all on envs of their own."""
+    """Evaluations and films of one run, in its folder and at its trackers; all on envs of their own."""
 
-    def __init__(self, config: RunConfig, folder: Path, tracker: wandb.Run | None) -> None:
-        self.config, self.folder, self.tracker = config, folder, tracker
+    def __init__(self, config: RunConfig, folder: Path, trackers: Trackers) -> None:
+        self.config, self.folder, self.trackers = config, folder, trackers
         self.factory = config.factory(judged=True)
 
-    def of(self, policy: Policy, name: str) -> Evaluation | None:
-        """Evaluate a policy, keep the result as ``evaluation-<name>.json``; None if the run wants none."""
+    def of(self, policy: Policy, name: str, t: int) -> Evaluation | None:
+        """Evaluate a policy at env step ``t``, keep the result as ``evaluation-<name>.json``; None if the run wants none."""
         config = self.config
         if config.final_policy_eval_episodes == 0:
             return None
@@ -38,8 +41,18 @@ class Evaluations:
         save_to_file(
             {"policy": name, "seed": config.eval_seed, **summary}, self.folder, f"evaluation-{name}.json"
         )
-        wandb.log_history(self.tracker, evaluation.episodes, f"eval/{name}")
+        self.trackers.evaluation(evaluation.episodes, name)
+        self.trackers.table(f"evaluation-{name}", *evaluation_table(summary), t)
         return evaluation
+
+    def certify(self, evaluation: Evaluation, policy: Policy, t: int) -> dict[str, Any] | None:
+        """Keep what an evaluated team is certified for as ``certificate.json``; None where the env gives no costs."""
+        certificate = certify_run(self.config, evaluation, policy)
+        if certificate:
+            save_latest(certificate, self.folder, "certificate.json")
+            table = certificate_table(certificate, self.config.safety.max_risk)
+            self.trackers.table("certificate", *table, t)
+        return certificate
 
     def on_the_way(self, trainer: IPPO, shield: ShieldedTeam | None, lines: JsonLines) -> list[EpisodeLog]:
         """The team as it is now without exploration, on the same seeds each time; none of them is used elsewhere.
@@ -61,7 +74,7 @@ class Evaluations:
         ]
         for episode in episodes:
             lines.append(episode.to_json())
-        wandb.log_history(self.tracker, episodes, "eval/learning")
+        self.trackers.history(episodes, "eval/learning")
         return episodes
 
     def film(self, name: str, *, episodes: int, overridden: bool = False) -> None:
@@ -71,7 +84,7 @@ class Evaluations:
         """
 
         def saved(path: Path, episode: EpisodeLog) -> None:
-            wandb.log_video(self.tracker, path, f"video/{name}", episode.t_end)
+            self.trackers.video(path, name, episode.t_end)
 
         try:
             policy, seed = load_team(self.folder, self.config), self.config.eval_seed

@@ -12,11 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from marl_tools.core import wandb
 from marl_tools.core.errors import ConfigError, CorruptFileError, MarlToolsError, NonFiniteError
 from marl_tools.core.history import History
 from marl_tools.core.io import save_to_file
 from marl_tools.core.logging import log
+from marl_tools.core.tensorboard import require_tensorboard
 from marl_tools.experiment.assemble import make_trainer
 from marl_tools.experiment.config import RunConfig, check_trust
 from marl_tools.experiment.evaluations import Evaluations
@@ -25,7 +25,6 @@ from marl_tools.experiment.folder import (
     claim_folder,
     fresh_folder,
     load_config,
-    save_latest,
     write_settings,
 )
 from marl_tools.experiment.lock import RunLock
@@ -40,7 +39,8 @@ from marl_tools.experiment.stopping import (
     saved_at_a_stop,
     told_when_the_disk_is_full,
 )
-from marl_tools.experiment.team import calibrate_shield, certify_run, load_team
+from marl_tools.experiment.team import calibrate_shield, load_team
+from marl_tools.experiment.tracking import start_trackers
 from marl_tools.experiment.trajectories import saved_before, set_segments_aside
 from marl_tools.training.best import BestCheckpoint
 from marl_tools.training.checkpoint_folder import CheckpointFolder, Loaded
@@ -124,6 +124,8 @@ class _Run:
     def __init__(self, config: RunConfig, folder: Path, ranks: Ranks | None) -> None:
         if config.use_wandb and config.wandb_id is None:
             config = dataclasses.replace(config, wandb_id=secrets.token_hex(4))
+        if config.use_tensorboard:
+            require_tensorboard()
         self.config, self.folder, self.ranks = config, folder, ranks
         self.factory = config.factory()
         self.history = History(max(1000, config.ma_window))
@@ -150,25 +152,17 @@ class _Run:
                 self._claim()
                 stack.enter_context(RunLock(self.folder))
             write_settings(config, self.folder, envs)
-            tracker = wandb.start_run(
-                "ippo", config.seed, config.to_base(), {"wandb_dir": self.folder, "seed_offset": 0}
-            )
-            evaluations = Evaluations(config, self.folder, tracker)
+            trackers = stack.enter_context(start_trackers(config, self.folder, frames=trainer.frames))
+            evaluations = Evaluations(config, self.folder, trackers)
             safe = SafePoint(self.folder, self.best)
             safe.take(trainer, self.history.ma(config.ma_window))
-            try:
-                late = partial(log_late, self.folder, trainer)
-                saved = saved_at_a_stop(config, self.folder, safe)
-                with closed_after(envs, late), saved, blamed(self.ranks):
-                    before = None if begun else evaluations.of(RandomPolicy(envs.groups), "random")
-                    self._learn(trainer, safe, evaluations)
-                    self._calibrate(trainer, safe)
-                    result = self._finish(before, trainer, evaluations)
-            except BaseException:
-                wandb.finish(tracker, exit_code=1)
-                raise
-            wandb.finish(tracker)
-            return result
+            late = partial(log_late, self.folder, trainer)
+            saved = saved_at_a_stop(config, self.folder, safe)
+            with closed_after(envs, late), saved, blamed(self.ranks):
+                before = None if begun else evaluations.of(RandomPolicy(envs.groups), "random", 0)
+                self._learn(trainer, safe, evaluations)
+                self._calibrate(trainer, safe)
+                return self._finish(before, trainer, evaluations)
 
     def _claim(self) -> None:
         folder = claim_folder(self.config, self.folder)
@@ -243,8 +237,8 @@ class _Run:
                 due = film or ended or trainer.updates % config.checkpoint_every == 0
                 average, is_best = self._judge(trainer, evaluations, records, row, due=due)
                 records.updates.append(row)
-                wandb.log_history(evaluations.tracker, rollout.episodes, "train")
-                wandb.log_points(evaluations.tracker, [row], "update", "frames")
+                evaluations.trackers.history(rollout.episodes, "train")
+                evaluations.trackers.points([row], "update", "frames")
                 progress.update(trainer.frames, row["mean_return"])
                 safe.take(trainer, average, due=due or is_best or self.best.solved, is_best=is_best)
                 if due:
@@ -284,9 +278,8 @@ class _Run:
     def _finish(self, before: Evaluation | None, trainer: IPPO, evaluations: Evaluations) -> RunResult:
         config, folder = self.config, self.folder
         policy = load_team(folder, config)
-        after, certificate = evaluations.of(policy, "trained"), None
-        if after and (certificate := certify_run(config, after, policy)):
-            save_latest(certificate, folder, "certificate.json")
+        after = evaluations.of(policy, "trained", trainer.frames)
+        certificate = evaluations.certify(after, policy, trainer.frames) if after else None
         if config.video_episodes:
             evaluations.film("final", episodes=config.video_episodes)
         done = {
