@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from marl_tools.core.wrappers.base import ParallelWrapper
+from marl_tools.envs.adapters.packages import imported
+
+INSTALL = 'pip install "marl-tools[magent2]"'
 
 
 class OwnFirstActions(ParallelWrapper):
@@ -22,7 +25,10 @@ class OwnFirstActions(ParallelWrapper):
 
 
 def parallel_env(render_mode: str | None = None, **kwargs: Any) -> OwnFirstActions:
-    """The env of that name; ``kwargs`` are its own."""
-    from magent2.environments import adversarial_pursuit_v4
+    """The env of that name; ``kwargs`` are its own.
 
-    return OwnFirstActions(adversarial_pursuit_v4.parallel_env(render_mode=render_mode, **kwargs))
+    Raises:
+        MissingExtraError: MAgent2 is not installed.
+    """
+    module = imported("magent2.environments.adversarial_pursuit_v4", INSTALL)
+    return OwnFirstActions(module.parallel_env(render_mode=render_mode, **kwargs))

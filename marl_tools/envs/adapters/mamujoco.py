@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from typing import Any
 
 from marl_tools.core.errors import EnvError
 from marl_tools.core.types import AgentID
 from marl_tools.core.wrappers.base import ParallelWrapper
+from marl_tools.envs.adapters.packages import imported
 
+INSTALL = 'pip install "marl-tools[mamujoco]"'
 _SCREENS = ("MUJOCO_GL", "DISPLAY", "WAYLAND_DISPLAY")
 
 
@@ -68,18 +69,20 @@ def parallel_env(
     Args:
         scenario, agent_conf: which body, and how many agents with how many joints each.
         kwargs: those of MaMuJoCo and of the body's own env, such as ``max_episode_steps``.
-    """
-    from gymnasium_robotics.envs.multiagent_mujoco import mamujoco_v1
 
+    Raises:
+        MissingExtraError: Gymnasium-Robotics or MuJoCo is not installed.
+    """
+    module = imported("gymnasium_robotics.envs.multiagent_mujoco.mamujoco_v1", INSTALL)
     with _no_log_file():
-        env = mamujoco_v1.parallel_env(scenario, agent_conf, render_mode=render_mode, **kwargs)
+        env = module.parallel_env(scenario, agent_conf, render_mode=render_mode, **kwargs)
     return SharedBody(env, f"{scenario}_{agent_conf}")
 
 
 @contextmanager
 def _no_log_file() -> Iterator[None]:
     """MuJoCo warns of old words in Gymnasium's models, each time, in a file that it leaves in the working directory."""
-    mujoco: Any = import_module("mujoco")
+    mujoco: Any = imported("mujoco", INSTALL)
     before = mujoco.get_mju_user_warning()
     mujoco.set_mju_user_warning(lambda message: None)
     try:

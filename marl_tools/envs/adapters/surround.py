@@ -12,7 +12,10 @@ from numpy.typing import NDArray
 from marl_tools.core.errors import ConfigError
 from marl_tools.core.types import AgentID
 from marl_tools.core.wrappers.base import ParallelWrapper
+from marl_tools.envs.adapters.packages import imported
 
+# What it asks for includes pygame, which would overwrite PettingZoo's pygame-ce.
+INSTALL = "pip install --no-deps momaland"
 _STEPS = 200
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
 _SIDE, _MARGIN = 360, 12
@@ -93,8 +96,8 @@ def parallel_env(
         kwargs: MOMAland's own, such as ``size``.
 
     Raises:
+        MissingExtraError: MOMAland is not installed.
         ConfigError: ``weights`` that are not two finite numbers, or an unknown ``render_mode``.
     """
-    from momaland.envs.crazyrl.surround import surround_v0
-
-    return Surround(surround_v0.parallel_env(**kwargs), weights, render_mode)
+    module = imported("momaland.envs.crazyrl.surround.surround_v0", INSTALL)
+    return Surround(module.parallel_env(**kwargs), weights, render_mode)

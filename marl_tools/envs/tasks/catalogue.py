@@ -2,122 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from marl_tools.envs.tasks.task import Task
-
-_EXTRA = 'pip install "marl-tools[{}]"'
-_ADAPTERS = "marl_tools.envs.adapters.{}:parallel_env"
-_COSTS = "marl_tools.envs.costs:{}"
-
-_MOVES = "5 choices"
-
-
-def _mpe2(module: str, agents: int, observations: str, description: str, **more: Any) -> Task:
-    name, version = module.rsplit("_v", 1)
-    settings: dict[str, Any] = {"actions": _MOVES, "cap": 25, "packages": ("mpe2", "pygame")}
-    return Task(
-        name=name,
-        id=f"mpe2/{name}-v{version}",
-        make_env=f"mpe2.{module}:parallel_env",
-        agents=agents,
-        observations=f"{observations} numbers",
-        description=description,
-        **settings | more,
-    )
-
-
-def _pettingzoo(id: str, agents: int, description: str, *, adapter: str | None = None, **more: Any) -> Task:
-    family, name = id.rsplit("-v", 1)[0].split("/")
-    settings: dict[str, Any] = {
-        # Through the registry: since PettingZoo 1.27 the modules' own `parallel_env` warns that it will go.
-        "make_env": "pettingzoo:make",
-        "kwargs": {"env_type": "parallel", "id": id, **more.pop("kwargs", {})},
-        "packages": ("pygame",),
-    }
-    if adapter:
-        settings |= {"make_env": _ADAPTERS.format(adapter), "kwargs": {}}
-    # The dependencies of this package bring pygame, all that the classic family needs.
-    if family != "classic":
-        settings["install"] = _EXTRA.format(family)
-    return Task(name=name, id=id, agents=agents, description=description, **settings | more)
-
-
-def _adapted(id: str, agents: int, description: str, *, adapter: str, **more: Any) -> Task:
-    """A third-party environment that an adapter makes a parallel env that keeps the contract."""
-    name = id.rsplit("-v", 1)[0].split("/")[1]
-    make_env = _ADAPTERS.format(adapter)
-    return Task(name=name, id=id, make_env=make_env, agents=agents, description=description, **more)
-
-
-def _mamujoco(
-    name: str, body: str, parts: str, spaces: tuple[str, str], limit: float, description: str
-) -> Task:
-    agents = int(parts.split("x")[0])
-    return _adapted(
-        f"mamujoco/{name}_{parts}-v1",
-        agents,
-        description,
-        adapter="mamujoco",
-        kwargs={"scenario": body, "agent_conf": parts},
-        observations=f"{spaces[0]} numbers",
-        actions=spaces[1],
-        cost=_COSTS.format(f"{name}_{parts}"),
-        violation=f"the body is faster than {limit}",
-        cap=1000,
-        packages=("gymnasium_robotics", "mujoco"),
-        install=_EXTRA.format("mamujoco"),
-    )
-
-
-def _own(
-    module: str, agents: int, observations: int, cap: int, violation: str, description: str, **more: Any
-) -> Task:
-    """An environment of this package: it reports a cost and a Markov key, and its law can be enumerated."""
-    name = more.pop("name", module)
-    settings: dict[str, Any] = {"actions": _MOVES}
-    return Task(
-        name=name,
-        id=f"marl_tools/{name}-v0",
-        make_env=f"marl_tools.envs.{module}:parallel_env",
-        agents=agents,
-        observations=f"{observations} numbers",
-        cap=cap,
-        violation=violation,
-        description=description,
-        native=True,
-        **settings | more,
-    )
-
-
-def _gridmap(map_name: str, observations: int, description: str) -> Task:
-    name, kwargs = f"gridmap_{map_name}", {"map_name": map_name}
-    return _own("gridmaps", 2, observations, 500, "a collision", description, name=name, kwargs=kwargs)
-
+from marl_tools.envs.tasks.families import (
+    COSTS,
+    EXTRA,
+    MOVES,
+    adapted,
+    gridmap,
+    mamujoco,
+    mpe2,
+    own,
+    pettingzoo,
+)
 
 _MPE2 = (
-    _mpe2("simple_v3", 1, "4", "one agent walks to a landmark"),
-    _mpe2(
+    mpe2("simple_v3", 1, "4", "one agent walks to a landmark"),
+    mpe2(
         "simple_spread_v3",
         3,
         "18",
         "cover all landmarks without colliding",
         n_agents_kwarg="N",
         native=True,
-        cost=_COSTS.format("spread"),
+        cost=COSTS.format("spread"),
         violation="another agent is nearer than 0.30",
     ),
-    _mpe2(
+    mpe2(
         "simple_tag_v3",
         4,
         "16 / 14",
         "three slow predators chase a fast prey",
         native=True,
-        cost=_COSTS.format("tag"),
+        cost=COSTS.format("tag"),
         violation="prey: caught, or outside the square; predator: touches another",
     ),
-    _mpe2("simple_adversary_v3", 3, "8 / 10", "two agents hide their target from an adversary", native=True),
-    _mpe2(
+    mpe2("simple_adversary_v3", 3, "8 / 10", "two agents hide their target from an adversary", native=True),
+    mpe2(
         "simple_reference_v3",
         2,
         "21",
@@ -125,7 +44,7 @@ _MPE2 = (
         actions="50 choices",
         native=True,
     ),
-    _mpe2(
+    mpe2(
         "simple_speaker_listener_v4",
         2,
         "3 / 11",
@@ -133,18 +52,18 @@ _MPE2 = (
         actions="3 / 5 choices",
         native=True,
     ),
-    _mpe2("simple_push_v3", 2, "8 / 19", "an adversary keeps an agent from its landmark", native=True),
-    _mpe2("simple_crypto_v3", 3, "4 / 8", "alice writes to bob, eve listens", actions="4 choices"),
-    _mpe2(
+    mpe2("simple_push_v3", 2, "8 / 19", "an adversary keeps an agent from its landmark", native=True),
+    mpe2("simple_crypto_v3", 3, "4 / 8", "alice writes to bob, eve listens", actions="4 choices"),
+    mpe2(
         "simple_world_comm_v3",
         6,
         "34 / 28",
         "a chase with food, forests and a leader who speaks",
         actions="20 / 5 choices",
     ),
-    _mpe2("simple_formation_v1", 4, "6", "form a circle around a landmark", n_agents_kwarg="N"),
-    _mpe2("simple_line_v1", 4, "8", "spread evenly on the line between two landmarks", n_agents_kwarg="N"),
-    _mpe2(
+    mpe2("simple_formation_v1", 4, "6", "form a circle around a landmark", n_agents_kwarg="N"),
+    mpe2("simple_line_v1", 4, "8", "spread evenly on the line between two landmarks", n_agents_kwarg="N"),
+    mpe2(
         "collect_treasure_v1", 8, "86 / 84", "six collectors bring treasures to the deposit of their colour"
     ),
 )
@@ -153,7 +72,7 @@ _MPE2 = (
 _DRAWN = {"render_mode": "rgb_array"}
 
 _PETTINGZOO = (
-    _pettingzoo(
+    pettingzoo(
         "butterfly/pistonball-v6",
         20,
         "pistons roll a ball to the left wall",
@@ -165,7 +84,7 @@ _PETTINGZOO = (
         preprocess=("color_reduction=full", "resize=36x84", "frame_stack=4"),
         packages=("pygame", "pymunk"),
     ),
-    _pettingzoo(
+    pettingzoo(
         "butterfly/cooperative_pong-v6",
         2,
         "two paddles keep one ball in play",
@@ -175,28 +94,28 @@ _PETTINGZOO = (
         cap=900,
         preprocess=("color_reduction=full", "resize=72x42", "frame_stack=4"),
     ),
-    _pettingzoo(
+    pettingzoo(
         "butterfly/knights_archers_zombies-v11",
         4,
         "knights and archers hold off zombies; agents die on the way",
         adapter="zombies",
         observations="27x5 numbers",
         actions="6 choices",
-        cost=_COSTS.format("zombies"),
+        cost=COSTS.format("zombies"),
         violation="the agent dies",
         cap=900,
     ),
-    _pettingzoo(
+    pettingzoo(
         "sisl/pursuit-v5",
         8,
         "pursuers surround evaders on a grid",
         n_agents_kwarg="n_pursuers",
         observations="7x7x3 numbers",
-        actions=_MOVES,
+        actions=MOVES,
         cap=500,
         packages=("pygame", "scipy"),
     ),
-    _pettingzoo(
+    pettingzoo(
         "sisl/multiwalker-v9",
         3,
         "bipeds carry a package together",
@@ -204,12 +123,12 @@ _PETTINGZOO = (
         n_agents_kwarg="n_walkers",
         observations="31 numbers",
         actions="4 numbers",
-        cost=_COSTS.format("multiwalker"),
+        cost=COSTS.format("multiwalker"),
         violation="the walker falls, or the package",
         cap=500,
         packages=("pygame", "Box2D"),
     ),
-    _pettingzoo(
+    pettingzoo(
         "classic/rps-v2",
         2,
         "rock, paper, scissors, repeated",
@@ -220,27 +139,25 @@ _PETTINGZOO = (
 )
 
 _ADAPTED = (
-    _mamujoco("half_cheetah", "HalfCheetah", "2x3", ("12", "3 numbers"), 3.227, "a leg each, run forward"),
-    _mamujoco(
-        "half_cheetah", "HalfCheetah", "6x1", ("9 / 8", "1 number"), 2.932, "a joint each, run forward"
-    ),
-    _mamujoco("swimmer", "Swimmer", "2x1", ("6", "1 number"), 0.04891, "a joint each, swim forward"),
-    _mamujoco("ant", "Ant", "4x2", ("42", "2 numbers"), 2.418, "a leg each, walk forward without falling"),
-    _adapted(
+    mamujoco("half_cheetah", "HalfCheetah", "2x3", ("12", "3 numbers"), 3.227, "a leg each, run forward"),
+    mamujoco("half_cheetah", "HalfCheetah", "6x1", ("9 / 8", "1 number"), 2.932, "a joint each, run forward"),
+    mamujoco("swimmer", "Swimmer", "2x1", ("6", "1 number"), 0.04891, "a joint each, swim forward"),
+    mamujoco("ant", "Ant", "4x2", ("42", "2 numbers"), 2.418, "a leg each, walk forward without falling"),
+    adapted(
         "momaland/crazyrl_surround-v0",
         4,
         "drones close in on a target and keep apart",
         adapter="surround",
         observations="15 numbers",
         actions="3 numbers",
-        cost=_COSTS.format("surround"),
+        cost=COSTS.format("surround"),
         violation="a drone, the target or the ground is nearer than 0.1",
         cap=200,
         packages=("momaland", "pygame"),
-        # Its own pins ask for pygame, which overwrites PettingZoo's pygame-ce.
+        # Among what it asks for is pygame, which overwrites PettingZoo's pygame-ce.
         install="pip install --no-deps momaland",
     ),
-    _adapted(
+    adapted(
         "magent2/adversarial_pursuit-v4",
         13,
         "predators tag prey on a grid with walls",
@@ -248,33 +165,47 @@ _ADAPTED = (
         kwargs={"map_size": 19},
         observations="10x10x5 / 9x9x5 numbers",
         actions="13 / 9 choices",
-        cost=_COSTS.format("adversarial_pursuit"),
+        cost=COSTS.format("adversarial_pursuit"),
         violation="prey: tagged",
         cap=500,
         packages=("magent2",),
-        install=_EXTRA.format("magent2"),
+        install=EXTRA.format("magent2"),
     ),
 )
 
+_STAG_HUNT = adapted(
+    "masa/masa_stag_hunt-v0",
+    2,
+    "MASA's Markov stag hunt: plants, and a stag that mauls a lone hunter",
+    adapter="masa",
+    observations="50 numbers",
+    actions=MOVES,
+    violation="mauled",
+    cap=50,
+    packages=("masa",),
+    # It asks for all of TensorFlow and JAX; of its environments none needs them.
+    install="pip install --no-deps masa-safe-rl",
+)
+
 _LLE = tuple(
-    _adapted(
+    adapted(
         f"lle/lle_level_{level}-v0",
         agents,
         "walk to the exits through laser beams that only the right colour blocks",
         adapter="lle",
         kwargs={"level": level},
         observations=f"{size} numbers",
-        actions=_MOVES,
+        actions=MOVES,
         violation="the agent dies",
         cap=78,
         packages=("lle",),
-        install=_EXTRA.format("lle"),
+        install=EXTRA.format("lle"),
     )
     for level, agents, size in ((3, 2, 53), (4, 2, 53), (6, 4, 108))
 )
 
 _OWN = (
-    _own(
+    own(
         "crossing",
         2,
         16,
@@ -284,16 +215,14 @@ _OWN = (
         actions="2 choices",
         n_agents_kwarg="n_agents",
     ),
-    _own("corridor", 2, 42, 50, "a fall", "walkers on a windy ledge", n_agents_kwarg="n_agents"),
-    _own(
-        "drones", 4, 44, 30, "two come too close", "a fleet crosses one airspace", n_agents_kwarg="n_agents"
-    ),
-    _own("stag_hunt", 2, 32, 50, "mauled alone", "two hunters, plants and a stag"),
-    _gridmap("rooms", 40, "two robots swap places between two rooms"),
-    _gridmap("streets", 48, "two robots swap places in narrow streets"),
-    _gridmap("warehouse", 56, "two robots swap places among shelves"),
-    _gridmap("bridges", 68, "two robots swap places over two bridges"),
+    own("corridor", 2, 42, 50, "a fall", "walkers on a windy ledge", n_agents_kwarg="n_agents"),
+    own("drones", 4, 44, 30, "two come too close", "a fleet crosses one airspace", n_agents_kwarg="n_agents"),
+    own("stag_hunt", 2, 32, 50, "mauled alone", "two hunters, plants and a stag"),
+    gridmap("rooms", 40, "two robots swap places between two rooms"),
+    gridmap("streets", 48, "two robots swap places in narrow streets"),
+    gridmap("warehouse", 56, "two robots swap places among shelves"),
+    gridmap("bridges", 68, "two robots swap places over two bridges"),
 )
 
-CATALOGUE = (*_MPE2, *_PETTINGZOO, *_ADAPTED, *_LLE, *_OWN)
+CATALOGUE = (*_MPE2, *_PETTINGZOO, *_ADAPTED, _STAG_HUNT, *_LLE, *_OWN)
 """Every named task."""

@@ -1,6 +1,7 @@
 """Every named task on the real environment: what the catalogue says of it, and whole episodes."""
 
 import warnings
+from importlib import import_module
 
 import numpy as np
 import pettingzoo
@@ -8,6 +9,7 @@ import pytest
 from gymnasium.spaces import Discrete
 from mpe2.all_modules import mpe_environments
 
+from marl_tools.core.factory import resolve
 from marl_tools.core.wrappers import infer_episode_cap
 from marl_tools.core.wrappers.preprocess import preprocess
 from marl_tools.envs import find_task, task_names
@@ -115,6 +117,27 @@ def test_every_installed_mpe2_and_parallel_pettingzoo_environment_is_a_task():
     installed += [name for name in pettingzoo.parallel_registry if not name.startswith("atari/")]
     ids = {find_task(name).id for name in task_names()}
     assert set(installed) <= ids
+
+
+@pytest.mark.parametrize(
+    ("name", "adapter"),
+    [
+        ("crazyrl_surround", "surround"),
+        ("half_cheetah_2x3", "mamujoco"),
+        ("adversarial_pursuit", "adversarial_pursuit"),
+        ("lle_level_3", "laser_game"),
+        ("masa_stag_hunt", "masa"),
+    ],
+)
+def test_task_and_adapter_name_the_same_command(name, adapter):
+    module = import_module(f"marl_tools.envs.adapters.{adapter}")
+    assert find_task(name).install == module.INSTALL
+
+
+@pytest.mark.parametrize("name", ["half_cheetah_2x3", "half_cheetah_6x1", "swimmer_2x1", "ant_4x2"])
+def test_the_speed_that_a_task_names_is_the_one_that_costs(name):
+    task = find_task(name)
+    assert task.violation == f"the body is faster than {resolve(task.cost).limit}"
 
 
 def test_names_and_ids_are_given_once():
