@@ -70,7 +70,10 @@ class PlanProgress:
         if isinstance(event, Retrying):
             self._say(f"attempt {event.attempt} failed {result.id}  {result.error}", always=True)
             return
-        self._left[result.id] = 0
+        left = self._left.pop(result.id, 0)
+        if not result.finished:
+            # What nobody will play says nothing about how quickly the rest goes.
+            self._work = max(1, self._work - left)
         self._done += result.finished
         self._failed += result.state in ("failed", "damaged")
         figures = (
@@ -105,7 +108,9 @@ class PlanProgress:
         left = sum(self._left.values())
         # A copy: the table is drawn in a thread of its own.
         for playing in tuple(self._playing.values()):
-            left -= min(self._left[playing.job.id], max(0, frames_of(playing.job.folder) - playing.begun_at))
+            left -= min(
+                self._left.get(playing.job.id, 0), max(0, frames_of(playing.job.folder) - playing.begun_at)
+            )
         return left
 
     def _eta(self) -> str:
