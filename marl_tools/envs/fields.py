@@ -51,6 +51,11 @@ class FieldGame(ABC):
     def ended(self, state: Ints) -> Bools:
         """Which agents (N, A) play nothing any more in states (N, F)."""
 
+    @property
+    @abstractmethod
+    def obs_size(self) -> int:
+        """How many numbers from 0 to 1 an agent sees."""
+
     @abstractmethod
     def observe(self, state: Ints) -> NDArray[np.float32]:
         """Observations (N, A, obs_size)."""

@@ -1,25 +1,76 @@
-"""`EnumeratedEnv`: what a parallel env over a `FieldGame` tells of its joint law, key by key or in arrays."""
+"""`EnumeratedEnv`: the parts of a parallel env that follow from its `FieldGame`: spaces, keys and the joint law."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Generic, TypeVar
 
 import numpy as np
+from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
+from pettingzoo import ParallelEnv
 
-from marl_tools.core.errors import ConfigError
+from marl_tools.core.checks import at_least
+from marl_tools.core.errors import ConfigError, EnvError
 from marl_tools.core.transitions import Key, KeyedView, LawTable, Outcome
+from marl_tools.core.types import AgentID
 from marl_tools.envs.fields import FieldGame
 from marl_tools.envs.tabulate import tabulate
 
 GameT = TypeVar("GameT", bound=FieldGame)
 
 
-class EnumeratedEnv(Generic[GameT]):
-    """Implements `core.transitions.Tabulated` and `core.transitions.Observed` by its ``game``."""
+FPS = 4
 
-    game: GameT
+
+class EnumeratedEnv(ParallelEnv, Generic[GameT]):
+    """A parallel env over a game that implements `core.transitions.Tabulated` and `core.transitions.Observed`.
+
+    Subclasses reset, step and draw; they keep the state of the episode in ``_state`` (1, F).
+
+    Raises:
+        ConfigError: an unknown ``render_mode``, or no step allowed.
+    """
+
+    def __init__(self, game: GameT, max_cycles: int, render_mode: str | None = None) -> None:
+        if render_mode not in (None, "rgb_array"):
+            raise ConfigError(
+                f"render_mode={render_mode!r}: {game.name} draws 'rgb_array', or nothing (None)"
+            )
+        self.game = game
+        self.metadata = {
+            "name": game.name,
+            "render_modes": ["rgb_array"],
+            "render_fps": FPS,
+            "is_parallelizable": True,
+        }
+        self.render_mode = render_mode
+        self.max_cycles = at_least(1)("max_cycles", max_cycles)
+        self.possible_agents = list(game.agents)
+        self.agents: list[AgentID] = []
+        self._observation_spaces = {
+            agent: Box(0.0, 1.0, (game.obs_size,), np.float32) for agent in game.agents
+        }
+        self._action_spaces = {agent: Discrete(n) for agent, n in zip(game.agents, game.actions, strict=True)}
+        self._overridden: frozenset[AgentID] = frozenset()
+        self._state: NDArray[np.int64] | None = None
+
+    def observation_space(self, agent: AgentID) -> Box:
+        return self._observation_spaces[agent]
+
+    def action_space(self, agent: AgentID) -> Discrete:
+        return self._action_spaces[agent]
+
+    def mark_overrides(self, agents: Collection[AgentID]) -> None:
+        """Ring these agents in the pictures from now on, until the next call or reset: a shield changed their action."""
+        self._overridden = frozenset(agents)
+
+    def close(self) -> None:
+        """Nothing to free; the env can be reset again."""
+
+    def state_key(self) -> Key:
+        """The joint Markov state as bytes. Stays that of the end once the episode is over."""
+        return self.game.keys(self._require_state())[0]
 
     def initial_law(self) -> list[tuple[float, Key]]:
         """Probability and key of each possible start."""
@@ -83,3 +134,27 @@ class EnumeratedEnv(Generic[GameT]):
                 for i, (agent, n) in enumerate(zip(game.agents, game.actions, strict=True))
             },
         )
+
+    def _require_state(self) -> NDArray[np.int64]:
+        if self._state is None:
+            raise EnvError(f"{self.game.name} has no episode yet: call reset() first")
+        return self._state
+
+    def _require_pictures(self) -> None:
+        """Before `render`."""
+        if self.render_mode is None:
+            raise ConfigError(f"{self.game.name} was made without pictures: pass render_mode='rgb_array'")
+        self._require_state()
+
+    def _checked(self, agent: AgentID, actions: Mapping[AgentID, int]) -> int:
+        """The agent's action, or 0 where it has ended."""
+        if agent not in self.agents:
+            return 0
+        if agent not in actions:
+            raise EnvError(f"{self.game.name} got no action for live agent {agent!r}")
+        action = int(actions[agent])
+        if not 0 <= action < self._action_spaces[agent].n:
+            raise EnvError(
+                f"{self.game.name}: {agent!r} has no action {action}, only {self._action_spaces[agent]}"
+            )
+        return action

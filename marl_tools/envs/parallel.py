@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
-from pettingzoo import ParallelEnv
 
-from marl_tools.core.errors import ConfigError, EnvError
-from marl_tools.core.transitions import Key
 from marl_tools.core.types import AgentID
 from marl_tools.envs.game import Game
 from marl_tools.envs.law import EnumeratedEnv
 from marl_tools.envs.render import draw
-
-FPS = 4
 
 
 class EpisodeChance:
@@ -40,7 +34,7 @@ class EpisodeChance:
         self.generator.random(out=uniforms)
 
 
-class GameEnv(EnumeratedEnv[Game], ParallelEnv):
+class GameEnv(EnumeratedEnv[Game]):
     """A `Game` as a parallel env whose law can be enumerated.
 
     ``infos[agent]["cost"]`` is 1.0 in a step in which the agent violates, else 0.0. ``max_cycles`` steps truncate who is
@@ -53,36 +47,10 @@ class GameEnv(EnumeratedEnv[Game], ParallelEnv):
     """
 
     def __init__(self, game: Game, render_mode: str | None = None) -> None:
-        if render_mode not in (None, "rgb_array"):
-            raise ConfigError(
-                f"render_mode={render_mode!r}: {game.name} draws 'rgb_array', or nothing (None)"
-            )
-        self.game = game
-        self.metadata = {
-            "name": game.name,
-            "render_modes": ["rgb_array"],
-            "render_fps": FPS,
-            "is_parallelizable": True,
-        }
-        self.render_mode = render_mode
-        self.max_cycles = game.max_cycles
-        self.possible_agents = list(game.agents)
-        self.agents: list[AgentID] = []
-        self._observation_spaces = {
-            agent: Box(0.0, 1.0, (game.obs_size,), np.float32) for agent in game.agents
-        }
-        self._action_spaces = {agent: Discrete(n) for agent, n in zip(game.agents, game.actions, strict=True)}
+        super().__init__(game, game.max_cycles, render_mode)
         self._chance = EpisodeChance()
         self._chance.rekey(int(np.random.SeedSequence().generate_state(1)[0]))
         self.np_random = self._chance.generator
-        self._overridden: frozenset[AgentID] = frozenset()
-        self._state: NDArray[np.int64] | None = None
-
-    def observation_space(self, agent: AgentID) -> Box:
-        return self._observation_spaces[agent]
-
-    def action_space(self, agent: AgentID) -> Discrete:
-        return self._action_spaces[agent]
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """Start an episode; without a seed its chance follows from the episodes before. ``options`` are ignored."""
@@ -123,19 +91,13 @@ class GameEnv(EnumeratedEnv[Game], ParallelEnv):
             {agent: {"cost": float(costs[agent])} for agent in acting},
         )
 
-    def mark_overrides(self, agents: Collection[AgentID]) -> None:
-        """Ring these agents in the pictures from now on, until the next call or reset: a shield changed their action."""
-        self._overridden = frozenset(agents)
-
     def render(self) -> NDArray[np.uint8]:
         """The world as an RGB picture (H, W, 3): walls, hazards, goals, agents as lettered discs, crosses for violations.
 
         Raises:
             ConfigError: the env was made without a render mode.
         """
-        if self.render_mode is None:
-            raise ConfigError(f"{self.game.name} was made without pictures: pass render_mode='rgb_array'")
-        self._require_state()
+        self._require_pictures()
         return draw(
             self.game,
             self._tokens,
@@ -144,34 +106,9 @@ class GameEnv(EnumeratedEnv[Game], ParallelEnv):
             caption=self._caption(),
         )
 
-    def close(self) -> None:
-        """Nothing to free; the env can be reset again."""
-
-    def state_key(self) -> Key:
-        """The joint Markov state as bytes: where everybody is, and who has ended. Stays that of the end once over."""
-        return self.game.keys(self._require_state())[0]
-
     def _observe(self) -> dict[AgentID, NDArray[np.float32]]:
         rows = dict(zip(self.game.agents, self.game.observe(self._require_state())[0], strict=True))
         return {agent: rows[agent] for agent in self.agents}
-
-    def _require_state(self) -> NDArray[np.int64]:
-        if self._state is None:
-            raise EnvError(f"{self.game.name} has no episode yet: call reset() first")
-        return self._state
-
-    def _checked(self, agent: AgentID, actions: Mapping[AgentID, int]) -> int:
-        """The agent's action, or 0 where it has ended."""
-        if agent not in self.agents:
-            return 0
-        if agent not in actions:
-            raise EnvError(f"{self.game.name} got no action for live agent {agent!r}")
-        action = int(actions[agent])
-        if not 0 <= action < self._action_spaces[agent].n:
-            raise EnvError(
-                f"{self.game.name}: {agent!r} has no action {action}, only {self._action_spaces[agent]}"
-            )
-        return action
 
     def _caption(self) -> str:
         shielded = [

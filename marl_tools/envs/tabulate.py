@@ -31,13 +31,23 @@ def tabulate(game: FieldGame, max_keys: int) -> LawTable:
         for at in range(0, len(frontier), some):
             state = game.state_of_ids(frontier[at : at + some])
             row_key, choice = _rows(game, state, grid)
+            offset += len(state)
+            if not len(row_key):
+                continue
             laws = game.laws(state[row_key], grid[choice])
             after = game.ids(laws.state)
             count = np.bincount(laws.row, minlength=len(row_key))
             parts.append(
-                (row_key + offset, grid[choice], count, after, laws.probability, laws.violated, laws.ended)
+                (
+                    row_key + offset - len(state),
+                    grid[choice],
+                    count,
+                    after,
+                    laws.probability,
+                    laws.violated,
+                    laws.ended,
+                )
             )
-            offset += len(state)
             reached = np.union1d(reached, after)
             if len(reached) > max_keys:
                 raise too_many_keys(max_keys)

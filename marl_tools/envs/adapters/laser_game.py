@@ -50,6 +50,7 @@ class LaserGame(FieldGame):
         self._features[np.tile(cells, 2), places] = 1.0
         # Each agent sees itself first, then the others in a circle.
         self._circle = (np.arange(count) + np.arange(count)[:, None]) % count
+        self._who = np.eye(count, dtype=np.float32)
 
     @property
     def obs_size(self) -> int:
@@ -83,10 +84,12 @@ class LaserGame(FieldGame):
     def observe(self, state: Ints) -> NDArray[np.float32]:
         """Zeros and ones (N, A, obs_size): row and column of each agent, oneself first, gems taken, and who one is."""
         n, count = len(state), len(self.agents)
-        seen = self._features[state[:, :count][:, self._circle]].reshape(n, count, -1)
-        gems = np.broadcast_to(state[:, None, self._gems], (n, count, self._gems.stop - self._gems.start))
-        who = np.broadcast_to(np.eye(count), (n, count, count))
-        return np.concatenate([seen, gems, who], axis=2, dtype=np.float32)
+        seen = np.empty((n, count, self.obs_size), np.float32)
+        places = count * self._features.shape[1]
+        seen[..., :places] = self._features[state[:, :count][:, self._circle]].reshape(n, count, places)
+        seen[..., places:-count] = state[:, None, self._gems]
+        seen[..., -count:] = self._who
+        return seen
 
     def masks(self, state: Ints) -> Bools:
         """What the world allows; anything to those who have ended."""

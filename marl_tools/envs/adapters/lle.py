@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
-from pettingzoo import ParallelEnv
 
-from marl_tools.core.checks import at_least
-from marl_tools.core.errors import ConfigError, EnvError
-from marl_tools.core.transitions import Key
+from marl_tools.core.errors import ConfigError
 from marl_tools.core.types import AgentID
 from marl_tools.envs.adapters.laser_game import INSTALL, LaserGame
 from marl_tools.envs.adapters.packages import imported
@@ -26,7 +22,7 @@ LEVELS = (1, 2, 3, 4, 5, 6)
 _CELL = 32  # pixels, as LLE draws
 
 
-class LaserEnv(EnumeratedEnv[LaserGame], ParallelEnv):
+class LaserEnv(EnumeratedEnv[LaserGame]):
     """An LLE world as a parallel env.
 
     ``infos[agent]["cost"]`` is 1.0 in the step in which the agent dies, else 0.0, and ``infos[agent]["action_mask"]`` holds
@@ -44,37 +40,11 @@ class LaserEnv(EnumeratedEnv[LaserGame], ParallelEnv):
     """
 
     def __init__(self, world: World, *, name: str, max_cycles: int, render_mode: str | None = None) -> None:
-        if render_mode not in (None, "rgb_array"):
-            raise ConfigError(f"render_mode={render_mode!r}: {name} draws 'rgb_array', or nothing (None)")
         from lle.env import SingleObjective
 
-        self.game = LaserGame(world, name)
-        self.metadata = {
-            "name": name,
-            "render_modes": ["rgb_array"],
-            "render_fps": 4,
-            "is_parallelizable": True,
-        }
-        self.render_mode = render_mode
-        self.max_cycles = at_least(1)("max_cycles", max_cycles)
-        self.possible_agents = list(self.game.agents)
-        self.agents: list[AgentID] = []
+        super().__init__(LaserGame(world, name), max_cycles, render_mode)
         self._world = world
         self._rewards = SingleObjective(world.n_agents)
-        self._observation_spaces = {
-            agent: Box(0.0, 1.0, (self.game.obs_size,), np.float32) for agent in self.game.agents
-        }
-        self._action_spaces = {
-            agent: Discrete(n) for agent, n in zip(self.game.agents, self.game.actions, strict=True)
-        }
-        self._overridden: frozenset[AgentID] = frozenset()
-        self._state: NDArray[np.int64] | None = None
-
-    def observation_space(self, agent: AgentID) -> Box:
-        return self._observation_spaces[agent]
-
-    def action_space(self, agent: AgentID) -> Discrete:
-        return self._action_spaces[agent]
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """Start an episode. ``seed`` matters for maps with random starts alone; ``options`` are ignored."""
@@ -116,32 +86,19 @@ class LaserEnv(EnumeratedEnv[LaserGame], ParallelEnv):
             },
         )
 
-    def mark_overrides(self, agents: Collection[AgentID]) -> None:
-        """Ring these agents in the pictures from now on, until the next call or reset: a shield changed their action."""
-        self._overridden = frozenset(agents)
-
     def render(self) -> NDArray[np.uint8]:
         """LLE's own picture (H, W, 3).
 
         Raises:
             ConfigError: the env was made without a render mode.
         """
-        if self.render_mode is None:
-            raise ConfigError(f"{self.game.name} was made without pictures: pass render_mode='rgb_array'")
-        self._require_state()
+        self._require_pictures()
         places = zip(self.possible_agents, self._world.agents_positions, strict=True)
         return ring(
             self._world.get_image(),
             [((x + 0.5) * _CELL, (y + 0.5) * _CELL) for agent, (y, x) in places if agent in self._overridden],
             0.5 * _CELL,
         )
-
-    def close(self) -> None:
-        """Nothing to free; the env can be reset again."""
-
-    def state_key(self) -> Key:
-        """The joint Markov state as bytes: where everybody is, which gems are taken, who is alive."""
-        return self.game.keys(self._require_state())[0]
 
     def _look(self) -> tuple[dict[AgentID, NDArray[np.float32]], dict[AgentID, NDArray[np.int8]]]:
         """Take in where the world stands: observations and masks."""
@@ -150,21 +107,6 @@ class LaserEnv(EnumeratedEnv[LaserGame], ParallelEnv):
         observations = dict(zip(self.possible_agents, self.game.observe(self._state)[0], strict=True))
         masks = np.array(self._allowed, np.int8)
         return observations, dict(zip(self.possible_agents, masks, strict=True))
-
-    def _require_state(self) -> NDArray[np.int64]:
-        if self._state is None:
-            raise EnvError(f"{self.game.name} has no episode yet: call reset() first")
-        return self._state
-
-    def _checked(self, agent: AgentID, actions: Mapping[AgentID, int]) -> int:
-        if agent not in actions:
-            raise EnvError(f"{self.game.name} got no action for live agent {agent!r}")
-        action = int(actions[agent])
-        if not 0 <= action < self._action_spaces[agent].n:
-            raise EnvError(
-                f"{self.game.name}: {agent!r} has no action {action}, only {self._action_spaces[agent]}"
-            )
-        return action
 
 
 def parallel_env(
