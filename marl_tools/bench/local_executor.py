@@ -36,7 +36,7 @@ class LocalExecutor:
         retries: further attempts at a run that failed.
     """
 
-    def __init__(self, *, jobs: int = 1, retries: int = 1) -> None:
+    def __init__(self, *, jobs: int = 1, retries: int = 2) -> None:
         self.jobs, self.retries = at_least(1)("jobs", jobs), at_least(0)("retries", retries)
         self._context = multiprocessing.get_context("forkserver")
 

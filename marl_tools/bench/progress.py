@@ -75,11 +75,10 @@ class PlanProgress:
             # What nobody will play says nothing about how quickly the rest goes.
             self._work = max(1, self._work - left)
         self._done += result.finished
-        self._failed += result.state in ("failed", "damaged")
-        figures = (
-            f"{result.frames:,} steps in {result.seconds:.1f} s" if result.finished else result.error or ""
-        )
-        self._say(f"{result.state} {result.id}  {figures}", always=not result.finished)
+        failed = result.state in ("failed", "damaged")
+        self._failed += failed
+        steps = f"{result.frames:,} steps in {result.seconds:.1f} s"
+        self._say(f"{result.state} {result.id}  {result.error if failed else steps}", always=failed)
 
     def __enter__(self) -> PlanProgress:
         if self._live:

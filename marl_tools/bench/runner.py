@@ -101,7 +101,7 @@ def run_plan(
     Args:
         plan: asked for; seeds, methods and tasks may be more than those that the folder holds already.
         folder: of the plan; made if it is not there.
-        executor: None: a process a run on this machine, one run at a time, a failed one once more.
+        executor: None: a process a run on this machine, one run at a time.
         only: parts of ids; runs whose id holds none of them are left as they are.
         trusted: whether code that the plan names may be imported.
 

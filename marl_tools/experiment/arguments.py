@@ -178,6 +178,6 @@ class BenchArgs:
     ray_address: str | None = None
     jobs: int = 1
     only: tuple[str, ...] = ()
-    retries: int = 1
+    retries: int = 2
     dry_run: bool = False
     trust: bool = False
