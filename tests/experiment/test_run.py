@@ -13,7 +13,7 @@ import pytest
 from marl_tools.core.errors import ConfigError, CorruptFileError, NonFiniteError
 from marl_tools.core.io import JsonLines, read_jsonl
 from marl_tools.core.types import EpisodeLog
-from marl_tools.experiment import evaluations as evaluations_module, run as run_module
+from marl_tools.experiment import evaluations as evaluations_module, run as run_module, tracking
 from marl_tools.experiment.config import RunConfig
 from marl_tools.experiment.folder import load_config
 from marl_tools.experiment.run import Interrupted, resume, train
@@ -570,7 +570,7 @@ train(RunConfig.from_flat({"env": "tests.core.film:Film", "timesteps": 48, "num_
 def test_each_run_folder_has_a_wandb_id_of_its_own_which_a_resumed_run_keeps(tmp_path, monkeypatch):
     started = []
     monkeypatch.setattr(
-        run_module.wandb, "start_run", lambda algo, idx, base, extra: started.append(base["wandb_id"])
+        tracking.wandb, "start_run", lambda algo, idx, base, extra: started.append(base["wandb_id"])
     )
     for name in "ab":
         train(settings(tmp_path / name, use_wandb=True))
