@@ -1,7 +1,7 @@
-"""What saving trajectories costs: ``python benchmarks/trajectories.py [--repeats 200]``.
+"""What saving trajectories costs: ``python benchmarks/trajectories.py [--repeats 40]``.
 
-Whole episodes of three agents: short ones, one file each, and long ones in segments of 100 to 200 steps. Bare and
-wrapped envs take turns. A row is the median over the turns of the CPU time of the whole process, the writing thread
+Whole episodes of three agents, 1000 steps a turn: short ones, one file each, and long ones in segments of 100 to 200
+steps. Bare and wrapped envs take turns. A row is the median over the turns of the CPU time of the whole process, the writing thread
 included, divided by the agent-steps; what is still unwritten at the end of a turn is waited for and counted.
 """
 
@@ -27,7 +27,7 @@ from marl_tools.core.wrappers.direct import step_directly
 from marl_tools.training.segments import SegmentWindows
 
 TARGET = 10.0
-EPISODES_A_TURN = 4
+STEPS_A_TURN = 1000
 
 
 class Endless(Bare):
@@ -56,17 +56,18 @@ ENVS: dict[str, tuple[int, Callable[[], ParallelEnv]]] = {
 
 
 def play(env: Any, steps: int) -> tuple[float, float]:
-    """CPU microseconds per agent-step, over a few whole episodes: of the whole process, and of the thread that steps."""
+    """CPU microseconds per agent-step, over some whole episodes: of the whole process, and of the thread that steps."""
+    episodes = STEPS_A_TURN // steps
     actions = dict.fromkeys(env.possible_agents, 0)
     start, own = time.process_time(), time.thread_time()
-    for _ in range(EPISODES_A_TURN):
+    for _ in range(episodes):
         env.reset(seed=0)
         for _ in range(steps):
             env.step(actions)
     own = time.thread_time() - own
     if isinstance(env, TrajectoryRecorder):
         env.flush()
-    per_step = 1e6 / (EPISODES_A_TURN * steps * AGENTS)
+    per_step = 1e6 / (episodes * steps * AGENTS)
     return (time.process_time() - start) * per_step, own * per_step
 
 
@@ -81,10 +82,7 @@ def measure(
             make(), f"{folder}/z", format="npz-compressed"
         ),
     }
-    turns = [
-        {name: play(env, steps) for name, env in envs.items()}
-        for _ in range(1 + max(25, repeats * 25 // steps))
-    ]
+    turns = [{name: play(env, steps) for name, env in envs.items()} for _ in range(1 + repeats)]
     for env in envs.values():
         env.close()
     return {
@@ -122,7 +120,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--repeats", type=int, default=200)
+    parser.add_argument("--repeats", type=int, default=40)
     options = parser.parse_args()
     lines = [
         "# What saving trajectories costs",

@@ -10,6 +10,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, BinaryIO
 
@@ -22,6 +23,7 @@ MAX_BYTES = 2**30
 """Arrays of one archive take at most this much memory; what claims more is refused before it is allocated."""
 
 _STORED, _DEFLATED, _VERSION, _NEW_YEAR_1980 = 0, 8, 20, 33
+_FIGURES, _OFFSET, _END = struct.Struct("<III"), struct.Struct("<I"), struct.Struct("<4sHHHHIIH")
 
 
 def pack_npz(arrays: Mapping[str, NDArray[Any]], *, compress: bool = False) -> bytes:
@@ -33,36 +35,53 @@ def pack_npz(arrays: Mapping[str, NDArray[Any]], *, compress: bool = False) -> b
     directory: list[bytes] = []
     offset = 0
     for name, array in arrays.items():
-        content = _header(array.shape, array.dtype) + array.tobytes()
-        filename = f"{name}.npy".encode("ascii")
-        checksum = zlib.crc32(content)
-        packed = _deflate(content) if compress else content
-        common = struct.pack(
-            "<HHHHHIIIHH",
-            _VERSION,
-            0,
-            _DEFLATED if compress else _STORED,
-            0,
-            _NEW_YEAR_1980,
-            checksum,
-            len(packed),
-            len(content),
-            len(filename),
-            0,
-        )
-        local = b"PK\x03\x04" + common + filename
-        parts += (local, packed)
-        directory.append(
-            b"PK\x01\x02"
-            + struct.pack("<H", _VERSION)
-            + common
-            + struct.pack("<HHHII", 0, 0, 0, 0, offset)
-            + filename
-        )
-        offset += len(local) + len(packed)
+        member = _member(name, array.shape, array.dtype, compress)
+        content = array.tobytes()
+        checksum = zlib.crc32(content, member.checksum)
+        size = packed = len(member.header) + len(content)
+        if compress:
+            content = _deflate(member.header + content)
+            packed = len(content)
+        figures = _FIGURES.pack(checksum, packed, size)
+        parts += (member.begins, figures, member.goes_on, content)
+        directory += (member.listed, figures, member.named, _OFFSET.pack(offset), member.filename)
+        offset += member.fixed + packed
     index = b"".join(directory)
-    end = struct.pack("<4sHHHHIIH", b"PK\x05\x06", 0, 0, len(arrays), len(arrays), len(index), offset, 0)
+    end = _END.pack(b"PK\x05\x06", 0, 0, len(arrays), len(arrays), len(index), offset, 0)
     return b"".join((*parts, index, end))
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """What of a member's bytes is the same whatever its array holds: those of the archive, then of its list of members."""
+
+    begins: bytes
+    goes_on: bytes
+    listed: bytes
+    named: bytes
+    filename: bytes
+    header: bytes
+    checksum: int
+    fixed: int
+    """Bytes before the content that is stored or deflated."""
+
+
+@lru_cache(maxsize=4096)
+def _member(name: str, shape: tuple[int, ...], dtype: np.dtype, compress: bool) -> _Member:
+    header, filename = _header(shape, dtype), f"{name}.npy".encode("ascii")
+    kind = struct.pack("<HHHHH", _VERSION, 0, _DEFLATED if compress else _STORED, 0, _NEW_YEAR_1980)
+    lengths = struct.pack("<HH", len(filename), 0)
+    begins, goes_on = b"PK\x03\x04" + kind, lengths + filename
+    return _Member(
+        begins=begins,
+        goes_on=goes_on if compress else goes_on + header,
+        listed=b"PK\x01\x02" + struct.pack("<H", _VERSION) + kind,
+        named=lengths + struct.pack("<HHHI", 0, 0, 0, 0),
+        filename=filename,
+        header=header,
+        checksum=zlib.crc32(header),
+        fixed=len(begins) + _FIGURES.size + len(goes_on),
+    )
 
 
 class NpzReader:
@@ -148,7 +167,6 @@ class NpzReader:
         self._file.close()
 
 
-@lru_cache(maxsize=4096)
 def _header(shape: tuple[int, ...], dtype: np.dtype) -> bytes:
     header = io.BytesIO()
     description = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}

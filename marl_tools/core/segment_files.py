@@ -10,6 +10,7 @@ import os
 import re
 import secrets
 import threading
+import time
 from collections import deque
 from collections.abc import Iterable
 from functools import lru_cache
@@ -19,7 +20,7 @@ from typing import Any
 from marl_tools.core.checks import at_least
 from marl_tools.core.durable import move_new, write_whole
 from marl_tools.core.errors import ConfigError
-from marl_tools.core.segments import Segment, pack_segment
+from marl_tools.core.segments import LateSegment, Segment, pack_segment
 
 QUEUE_BYTES, QUEUE_SEGMENTS = 64 * 2**20, 64
 """Segments that wait for the disk take at most this much memory, but one is always allowed; never more than 64."""
@@ -30,7 +31,8 @@ PROTECTED = "protected"
 REPLAYED = "replayed"
 """Where a run that goes on from a checkpoint puts what it plays again; `segment_files` does not look there."""
 
-_IDLE_SECONDS = 2.0
+_BATCH, _WAIT_SECONDS, _IDLE_SECONDS = 32, 0.25, 2.0
+"""Segments are written when so many wait, or after this time: each time that a thread wakes it is in the way of the others."""
 _NAME = re.compile(r"(?P<writer>[A-Za-z0-9_-]+)-(?P<counter>\d{8,})\.npz")
 
 
@@ -106,8 +108,10 @@ class SegmentWriter:
         self.writer = self._wanted or secrets.token_hex(4)
         self.saved = 0
         self._pid = os.getpid()
-        self._pending: deque[Segment] = deque()
+        self._pending: deque[Segment | LateSegment] = deque()
         self._bytes = 0
+        self._urgent = False
+        """Whether somebody waits for what is pending."""
         self._error: Exception | None = None
         self._thread: threading.Thread | None = None
         self._changed = threading.Condition()
@@ -121,7 +125,7 @@ class SegmentWriter:
         self.__dict__.update(state)
         self._begin()
 
-    def put(self, segment: Segment) -> None:
+    def put(self, segment: Segment | LateSegment) -> None:
         """Hand over a finished segment. Waits while the disk lags behind by more than `QUEUE_BYTES`."""
         if self._pid != os.getpid():
             # A forked child: what waits here is the parent's, and so is the thread.
@@ -131,10 +135,12 @@ class SegmentWriter:
             self._pending.append(segment)
             self._bytes += segment.nbytes
             self._work()
+            if len(self._pending) == _BATCH:
+                self._changed.notify_all()
             while len(self._pending) > 1 and not self._error:
                 if self._bytes <= QUEUE_BYTES and len(self._pending) <= QUEUE_SEGMENTS:
                     break
-                self._changed.wait()
+                self._wait()
 
     def check(self) -> None:
         """Raise what went wrong in the background, once.
@@ -171,7 +177,7 @@ class SegmentWriter:
             self._error = None
             while self._pending and not self._error:
                 self._work()
-                self._changed.wait()
+                self._wait()
         self.check()
 
     def _work(self) -> None:
@@ -179,30 +185,44 @@ class SegmentWriter:
         if self._thread is None and self._error is None:
             self._thread = threading.Thread(target=self._run, name=f"save {self.writer}", daemon=True)
             self._thread.start()
+
+    def _wait(self) -> None:
+        """Let the thread get on; called with the lock held."""
+        self._urgent = True
         self._changed.notify_all()
+        self._changed.wait()
 
     def _run(self) -> None:
+        worked = time.monotonic()
         while True:
             with self._changed:
-                if not self._pending and not self._changed.wait_for(lambda: self._pending, _IDLE_SECONDS):
-                    # An idle thread would keep this object alive for ever.
+                self._changed.wait_for(lambda: self._urgent or len(self._pending) >= _BATCH, _WAIT_SECONDS)
+                batch = list(self._pending)
+                # An idle thread would keep this object alive for ever.
+                if not batch and time.monotonic() - worked > _IDLE_SECONDS:
                     self._thread = None
                     return
-                segment = self._pending[0]
-            try:
-                self._save(segment)
-            except Exception as error:
+            for segment in batch:
+                try:
+                    self._save(segment)
+                except Exception as error:
+                    with self._changed:
+                        self._error, self._thread = error, None
+                        self._changed.notify_all()
+                    return
                 with self._changed:
-                    self._error, self._thread = error, None
+                    self._pending.popleft()
+                    self._bytes -= segment.nbytes
+                    self.saved += 1
+            if batch:
+                worked = time.monotonic()
+                with self._changed:
+                    self._urgent = False
                     self._changed.notify_all()
-                return
-            with self._changed:
-                self._pending.popleft()
-                self._bytes -= segment.nbytes
-                self.saved += 1
-                self._changed.notify_all()
 
-    def _save(self, segment: Segment) -> None:
+    def _save(self, segment: Segment | LateSegment) -> None:
+        if isinstance(segment, LateSegment):
+            segment = segment.make()
         content = pack_segment(segment, compress=self.compress)
         folder = os.path.join(self.save_to, env_slug(segment.env))
         try:

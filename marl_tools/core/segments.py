@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
@@ -50,6 +50,11 @@ class AgentSegment:
 
     def __len__(self) -> int:
         return len(self.rew)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that the arrays take."""
+        return sum(array.nbytes for array in self.arrays.values())
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -101,7 +106,16 @@ class Segment:
 
     @property
     def nbytes(self) -> int:
-        return sum(array.nbytes for agent in self.agents.values() for array in agent.arrays.values())
+        """Memory that the arrays take."""
+        return sum(agent.nbytes for agent in self.agents.values())
+
+
+@dataclass(frozen=True, slots=True)
+class LateSegment:
+    """A segment that is put together when it is written, by whoever writes it, and not by the thread that steps the env."""
+
+    make: Callable[[], Segment]
+    nbytes: int
 
 
 def pack_segment(segment: Segment, *, compress: bool = False) -> bytes:

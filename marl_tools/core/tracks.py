@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import gymnasium
@@ -38,12 +38,12 @@ class Track:
         shape, dtype, self._flatten_obs = stored_form(spaces.network_space)
         self.obs = np.empty((capacity + 1, *shape), dtype)
         action_shape, dtype, self._flatten_action = stored_form(spaces.action_space)
-        self._act = np.empty((capacity, *action_shape), dtype)
+        self.actions = np.empty((capacity, *action_shape), dtype)
         self._masked = spaces.masked
         self.plain = not spaces.masked and self._flatten_obs is None
         """Whether observations are stored as they come, with nothing beside them so far."""
         # Asked for at every step, and `ndarray[0].shape` is slow.
-        self.obs_shape, self._action_shape = shape, action_shape
+        self._obs_shape, self.actionsion_shape = shape, action_shape
         self.rew, self._cost = np.empty(capacity), np.full(capacity, math.nan)
         self._mask: NDArray[np.bool_] | None = None
         self._described = {
@@ -53,7 +53,6 @@ class Track:
         self.n = self.t = 0
         """Transitions so far, and the steps of the episode before the first of them."""
         self.arrival: tuple[float, float] | None = None
-        self.end: End | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # What was recorded stays with the process that did; the copy goes on from the latest observation.
@@ -68,16 +67,20 @@ class Track:
             self._allowed()[0] = mask
 
     @property
+    def masked(self) -> bool:
+        """Whether there is a mask in this segment."""
+        return self._mask is not None
+
+    @property
     def row_bytes(self) -> int:
         """Memory that one transition takes."""
-        return sum(array[0].nbytes for array in (self.obs, self._act, self.rew, self._cost)) + 10
+        return sum(array[0].nbytes for array in (self.obs, self.actions, self.rew, self._cost)) + 10
 
     def begin(
         self, t: int, observation: Any, info: Mapping[str, Any] | None, arrival: float | None = None
     ) -> None:
         """Start anew, ``t`` steps into the episode, with an agent's first observation and the reward that came with it."""
-        self.n, self.t, self.end, self.arrival, self._mask = 0, t, None, None, None
-        self.plain = not self._masked and self._flatten_obs is None
+        self.n, self.t, self.arrival, self._mask = 0, t, None, None
         self._cost.fill(math.nan)
         self._observe(0, observation, info)
         if arrival is not None:
@@ -87,12 +90,12 @@ class Track:
         """Note what the agent plays next. To be called before the env can change it."""
         if self._flatten_action is not None:
             action = self._flatten_action(action)
-        elif getattr(action, "shape", ()) != self._action_shape:
+        elif getattr(action, "shape", ()) != self.actionsion_shape:
             try:
-                action = np.reshape(action, self._action_shape)
+                action = np.reshape(action, self.actionsion_shape)
             except ValueError as error:
                 raise self._misfit("plays", action, self.spaces.action_space) from error
-        self._act[self.n] = action
+        self.actions[self.n] = action
 
     def add(self, reward: float, observation: Any, info: Mapping[str, Any] | None) -> None:
         """What came of the action noted before. Without an observation (an env may give a dead agent none) the one before
@@ -108,25 +111,61 @@ class Track:
         # Last, so that a Ctrl-C at any moment leaves whole transitions.
         self.n = n + 1
 
-    def take(self) -> AgentSegment:
-        """Copies of what was recorded."""
+    def take(self, end: End | None) -> AgentSegment:
+        """Copies of what was recorded, of an agent that ended so (None: goes on)."""
         n = self.n
-        term, trunc = np.zeros(n, bool), np.zeros(n, bool)
-        term[n - 1 :] = self.end == "terminated"
-        trunc[n - 1 :] = self.end in ("truncated", "capped")
-        return AgentSegment(
-            obs=self.obs[: n + 1].copy(),
-            act=self._act[:n].copy(),
-            rew=self.rew[:n].copy(),
-            cost=self._cost[:n].copy(),
-            term=term,
-            trunc=trunc,
-            t=np.arange(self.t, self.t + n),
+        return self.segment(
+            self.obs[: n + 1].copy(),
+            self.actions[:n].copy(),
+            self.rew[:n].copy(),
+            self._cost[:n].copy(),
+            np.arange(self.t, self.t + n),
+            end=end,
             mask=None if self._mask is None else self._mask[: n + 1].copy(),
-            end=self.end,
             arrival=self.arrival,
+        )
+
+    def segment(
+        self,
+        obs: NDArray[Any],
+        act: NDArray[Any],
+        rew: NDArray[np.float64],
+        cost: NDArray[np.float64],
+        t: NDArray[np.int64],
+        *,
+        end: End | None,
+        mask: NDArray[np.bool_] | None = None,
+        arrival: tuple[float, float] | None = None,
+    ) -> AgentSegment:
+        """Some transitions of this agent, wherever they were kept."""
+        return AgentSegment(
+            obs=obs,
+            act=act,
+            rew=rew,
+            cost=cost,
+            term=_flags(len(t), end == "terminated"),
+            trunc=_flags(len(t), end in ("truncated", "capped")),
+            t=t,
+            mask=mask,
+            end=end,
+            arrival=arrival,
             **self._described,
         )
+
+    def fill(
+        self,
+        t: int,
+        obs: NDArray[Any],
+        act: NDArray[Any],
+        rew: NDArray[np.float64],
+        cost: NDArray[np.float64],
+    ) -> None:
+        """Start anew with transitions that were kept elsewhere, the first ``t`` steps into the episode."""
+        n = len(rew)
+        self.t, self.arrival, self._mask = t, None, None
+        self.obs[: n + 1], self.actions[:n], self.rew[:n], self._cost[:n] = obs, act, rew, cost
+        self._cost[n:] = math.nan
+        self.n = n
 
     def restart(self) -> None:
         """Begin the next segment with the observation that the last one ended with."""
@@ -149,7 +188,9 @@ class Track:
         if self._flatten_obs is not None:
             observation = self._flatten_obs(observation)
         # Assignment would stretch a smaller array in silence.
-        elif getattr(observation, "shape", ()) != self.obs_shape and np.shape(observation) != self.obs_shape:
+        elif (
+            getattr(observation, "shape", ()) != self._obs_shape and np.shape(observation) != self._obs_shape
+        ):
             raise self._misfit("observes", observation, self.spaces.observation_space)
         self.obs[row] = observation
         if mask is not None:
@@ -162,13 +203,22 @@ class Track:
     def _allowed(self) -> NDArray[np.bool_]:
         """The masks; before the first one, everything was allowed."""
         if self._mask is None:
-            self._mask, self.plain = np.ones((self.capacity + 1, self.spaces.action_dim), bool), False
+            self._mask = np.ones((self.capacity + 1, self.spaces.action_dim), bool)
         return self._mask
 
     def _misfit(self, verb: str, value: Any, space: gymnasium.Space) -> EnvError:
         return EnvError(
             f"agent {self.agent!r} {verb} {value!r} of shape {np.shape(value)}, but the space is {space}"
         )
+
+
+@lru_cache
+def _flags(steps: int, last: bool) -> NDArray[np.bool_]:
+    """(T,) False, but for the last one."""
+    flags = np.zeros(steps, bool)
+    flags[steps - 1 :] = last
+    flags.flags.writeable = False
+    return flags
 
 
 def stored_form(space: gymnasium.Space) -> tuple[tuple[int, ...], np.dtype, Flatten | None]:

@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -200,6 +201,15 @@ def test_a_slow_disk_slows_the_caller_down_rather_than_fill_the_memory(tmp_path,
     writer.flush()
     assert max(most) <= 4
     assert [read_segment(path).episode for path in names(tmp_path)] == list(range(12))
+
+
+def test_a_segment_is_written_soon_though_nobody_waits_for_it(tmp_path):
+    writer = SegmentWriter(tmp_path, "w")
+    writer.put(segment())
+    deadline = time.monotonic() + 30
+    while not names(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert [read_segment(path).episode for path in names(tmp_path)] == [3]
 
 
 def test_a_big_segment_is_taken_alone(tmp_path, monkeypatch):

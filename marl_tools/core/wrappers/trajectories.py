@@ -18,7 +18,7 @@ from marl_tools.core.checks import at_least, one_of
 from marl_tools.core.errors import ConfigError
 from marl_tools.core.npz import MAX_BYTES
 from marl_tools.core.segment_files import SegmentWriter
-from marl_tools.core.segments import Segment
+from marl_tools.core.segments import LateSegment, Segment
 from marl_tools.core.team_tracks import TeamTracks
 from marl_tools.core.types import AgentID, EpisodeLog
 from marl_tools.core.wrappers.base import ParallelWrapper, env_layers, env_title
@@ -82,7 +82,7 @@ class TrajectoryRecorder(ParallelWrapper):
         if recorder is None:
             env = recorder = EpisodeRecorder(env)
         super().__init__(env)
-        self._recorder = recorder
+        self._recorder, self._builder = recorder, recorder.builder
         self._low, self._high = low, high
         self._rng = rng or np.random.default_rng()
         self._writer = SegmentWriter(save_to, writer, compress=format == "npz-compressed")
@@ -95,7 +95,8 @@ class TrajectoryRecorder(ParallelWrapper):
             )
         # Whom the last `step` or `reset` concerned, the actions, and the five dicts that came back.
         self._latest: tuple[Any, ...] = ((), {}, {}, {}, {}, {}, {})
-        self._t = self._start = self._segment = self._length = self._frame = 0
+        self._t = self._start = self._segment = self._frame = 0
+        self._length: int | None = None
         _recorders.add(self)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -128,13 +129,13 @@ class TrajectoryRecorder(ParallelWrapper):
         self._team.begin(0, observations, infos)
         self._latest = (tuple(self._team.live), {}, observations, {}, {}, {}, {})
         self._t = self._start = self._segment = 0
-        self._draw()
+        self._begin_segment()
         return observations, infos
 
     def step(self, actions: dict[AgentID, Any]) -> Any:
         """Step the env. If it raises, Ctrl-C included, what was recorded is saved first."""
         self._writer.check()
-        playing = self._recorder.builder.open
+        playing = self._builder.open
         try:
             if playing:
                 self._team.act(actions)
@@ -164,7 +165,7 @@ class TrajectoryRecorder(ParallelWrapper):
     def cut(self) -> None:
         """End the open segment here; the next one begins with the observation that this one ends with."""
         self._write(final=False)
-        self._draw()
+        self._begin_segment()
 
     def flush(self) -> None:
         """Cut the open segment, and wait until everything is on disk.
@@ -192,7 +193,7 @@ class TrajectoryRecorder(ParallelWrapper):
                 self.flush()
 
     def _record(self, actions: Mapping[AgentID, Any], result: Any) -> None:
-        team, length = self._team, self._recorder.builder.length
+        team, length = self._team, self._builder.length
         if length == self._t + 1 and team.live:
             concerned = team.record(actions, result)
             self._t = length
@@ -205,7 +206,7 @@ class TrajectoryRecorder(ParallelWrapper):
             self._latest = (tuple(team.live), {}, *result)
         if not self._team.live:
             self._write(final=True)
-        elif self._t - self._start >= self._length:
+        elif (steps := self._t - self._start) >= self._low and steps >= self._drawn():
             self.cut()
 
     def _interrupt(self) -> None:
@@ -215,29 +216,33 @@ class TrajectoryRecorder(ParallelWrapper):
 
     def _write(self, *, final: bool) -> None:
         """Hand the open segment over, unless nothing happened in it, and begin the next."""
-        builder = self._recorder.builder
-        agents, start = self._team.take(), self._start
+        taken, start = self._team.take(), self._start
         self._start = self._t
-        if not agents:
+        if taken is None:
             return
-        segment = Segment(
-            env=self._recorder.env_name,
-            env_index=builder.env_index,
-            split=builder.split,
-            seed=None if builder.seed is None else int(builder.seed),
-            episode=builder.episode,
-            segment=self._segment,
-            t_start=start,
-            frame=self._frame,
-            final=final,
-            agents=agents,
-        )
+        agents, nbytes = taken
+        described = {
+            "env": self._recorder.env_name,
+            "env_index": self._builder.env_index,
+            "split": self._builder.split,
+            "seed": None if (seed := self._builder.seed) is None else int(seed),
+            "episode": self._builder.episode,
+            "segment": self._segment,
+            "t_start": start,
+            "frame": self._frame,
+            "final": final,
+        }
         self._segment += 1
-        self._writer.put(segment)
+        self._writer.put(LateSegment(lambda: Segment(**described, agents=agents()), nbytes))
 
-    def _draw(self) -> None:
-        self._frame = self._recorder.clock.frames
-        self._length = int(self._rng.integers(self._low, self._high, endpoint=True))
+    def _begin_segment(self) -> None:
+        self._frame, self._length = self._recorder.clock.frames, None
+
+    def _drawn(self) -> int:
+        """The length of this segment. Most episodes of many envs end before it has to be known."""
+        if self._length is None:
+            self._length = int(self._rng.integers(self._low, self._high, endpoint=True))
+        return self._length
 
     def _save_before(self, error: BaseException) -> None:
         try:

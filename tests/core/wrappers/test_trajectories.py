@@ -315,6 +315,77 @@ def test_masks_in_infos_are_saved_and_before_the_first_everything_was_allowed(tm
     assert second == [odd, even, odd]
 
 
+ODD = {
+    "double": lambda result: ({name: obs.astype(np.float64) for name, obs in result[0].items()}, *result[1:]),
+    "strided": lambda result: (
+        {name: np.repeat(obs, 2)[::2] for name, obs in result[0].items()},
+        *result[1:],
+    ),
+    "list": lambda result: ({name: obs.tolist() for name, obs in result[0].items()}, *result[1:]),
+    "costs": lambda result: (*result[:4], {"agent_1": {"cost": 2.5}}),
+    "mask": lambda result: (*result[:4], {"agent_0": {"action_mask": np.array([True, False, True])}}),
+    "scalar arrays": lambda result: (
+        result[0],
+        {name: np.array(reward) for name, reward in result[1].items()},
+        *result[2:],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ODD)
+@pytest.mark.parametrize("at", [1, 4, 9])
+def test_a_step_that_is_unlike_the_others_changes_nothing_but_itself(tmp_path, kind, at):
+    class Once(ParallelWrapper):
+        def step(self, actions):
+            result = self.env.step(actions)
+            return ODD[kind](result) if self.env.t == at else result
+
+    env, logs = recorded(Once(Team(2, max_cycles=9)), tmp_path, (4, 4))
+    observations, _ = env.reset(seed=0)
+    seen, gained = [observations], []
+    while env.agents:
+        observations, rewards, *_ = env.step(
+            {name: np.array(env.unwrapped.t % 3) if env.unwrapped.t == at else 1 for name in env.agents}
+        )
+        seen.append(observations)
+        gained.append(rewards)
+    env.close()
+    check_conservation(tmp_path, logs)
+    saved = segments(tmp_path)
+    assert [segment.transitions for segment in saved] == [8, 8, 2]
+    for segment in saved:
+        for name, agent in segment.agents.items():
+            assert agent.obs.dtype == np.float32
+            assert np.array_equal(agent.obs, [seen[t][name] for t in (*agent.t, agent.t[-1] + 1)])
+            assert list(agent.rew) == [gained[t][name] for t in agent.t]
+            assert list(agent.act) == [t % 3 if t == at else 1 for t in agent.t]
+            costs = {t: cost for t, cost in zip(agent.t, agent.cost, strict=True) if not np.isnan(cost)}
+            assert costs == (
+                {at - 1: 2.5} if (kind, name) == ("costs", "agent_1") and at - 1 in agent.t else {}
+            )
+            masked = kind == "mask" and name == "agent_0" and at in (*agent.t, agent.t[-1] + 1)
+            assert (agent.mask is not None) == (
+                masked or (kind == "mask" and name == "agent_0" and agent.t[0] > at)
+            )
+
+
+@pytest.mark.parametrize("wrong", [np.zeros(3, np.float32), np.zeros((2, 1), np.float32), np.float32(1)])
+def test_an_observation_of_another_shape_than_its_space_is_refused_at_its_step(tmp_path, wrong):
+    class Wrong(ParallelWrapper):
+        def step(self, actions):
+            observations, *rest = self.env.step(actions)
+            return {**observations, "agent_1": wrong} if self.env.t == 3 else observations, *rest
+
+    env, _ = recorded(Wrong(Team(2, max_cycles=9)), tmp_path)
+    env.reset(seed=0)
+    for _ in range(2):
+        env.step({"agent_0": 1, "agent_1": 1})
+    with pytest.raises(EnvError, match="agent 'agent_1' observes"):
+        env.step({"agent_0": 1, "agent_1": 1})
+    # The steps before are saved.
+    assert sum(len(segment.agents["agent_1"]) for segment in segments(tmp_path)) == 2
+
+
 def test_a_space_that_has_no_array_is_refused_by_name(tmp_path):
     with pytest.raises(ConfigError, match="Text"):
         TrajectoryRecorder(Spaced(Text(5), Discrete(2)), tmp_path)
