@@ -17,7 +17,15 @@ import pytest
 from marl_tools.core.errors import ConfigError
 from marl_tools.core.history import History
 from marl_tools.core.types import EpisodeLog
-from marl_tools.core.wandb import create_base_config, finish, log_history, log_points, log_video, start_run
+from marl_tools.core.wandb import (
+    create_base_config,
+    finish,
+    log_history,
+    log_points,
+    log_table,
+    log_video,
+    start_run,
+)
 
 REQUIRED = {
     "env_name": "simple_spread",
@@ -172,9 +180,10 @@ def test_without_wandb_nothing_is_imported_and_everything_is_a_no_op(tmp_path):
     code = f"""
 import sys
 from marl_tools.core.wandb import *
-from marl_tools.core.wandb import finish, log_history, log_points, log_video, start_run
+from marl_tools.core.wandb import finish, log_history, log_points, log_table, log_video, start_run
 run = start_run("ippo", 0, {REQUIRED!r})
-log_history(run, [], "train"); log_points(run, [{{}}]); log_video(run, "x.mp4", "clip", 3); finish(run)
+log_history(run, [], "train"); log_points(run, [{{}}]); log_video(run, "x.mp4", "clip", 3)
+log_table(run, "table", [], [], 3); finish(run)
 print(run, "wandb" in sys.modules, "torch" in sys.modules)
 """
     assert subprocess.check_output([sys.executable, "-c", code], text=True, cwd=tmp_path).split() == [
@@ -311,6 +320,7 @@ def offline(tmp_path_factory):
         log_points(run, [{"update": n, "loss": n / 10} for n in (1, 0)], "update", "update")
         (folder / "clip.mp4").write_bytes(b"not looked into")
         log_video(run, folder / "clip.mp4", "videos/train", 75)
+        log_table(run, "table/certificate", ["who", "estimate"], [["000", 0.25], ["team", None]], 75)
         log_history(beside, [episode(25)], "train")
         other_seed = start_run("ippo", 1, base, {"seed_offset": 7})
         finish(other_seed)
@@ -356,6 +366,13 @@ def test_a_clip_is_copied_into_the_run_at_its_step(offline):
     [point] = [point for point in points(offline.folders[0]) if "videos/train.path" in point]
     assert point["t_end"] == 75
     assert (offline.folders[0] / "files" / point["videos/train.path"]).read_bytes() == b"not looked into"
+
+
+def test_a_table_is_kept_with_the_run_at_its_step(offline):
+    [point] = [point for point in points(offline.folders[0]) if "table/certificate.path" in point]
+    assert point["t_end"] == 75
+    content = json.loads((offline.folders[0] / "files" / point["table/certificate.path"]).read_text())
+    assert (content["columns"], content["data"]) == (["who", "estimate"], [["000", 0.25], ["team", None]])
 
 
 def test_the_run_carries_name_group_tag_config_and_seed(offline):

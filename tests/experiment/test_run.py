@@ -537,7 +537,7 @@ train(RunConfig.from_flat({"env": "tests.core.film:Film", "timesteps": 1000, "nu
 # --- wandb --------------------------------------------------------------------------------------------------------
 
 
-def test_episodes_updates_and_films_go_to_wandb_too_without_an_account(tmp_path):
+def test_episodes_updates_films_and_tables_go_to_wandb_too_without_an_account(tmp_path):
     folder = tmp_path / "a"
     # In a process of its own: wandb leaves threads and a service behind.
     script = run_script(
@@ -563,6 +563,7 @@ train(RunConfig.from_flat({"env": "tests.core.film:Film", "timesteps": 48, "num_
         b"update/groups/agent/loss",
         b"eval/trained/mean_return",
         b"video/final",
+        b"table/evaluation-random",
     ):
         assert key in data, key
 
