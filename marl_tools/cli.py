@@ -1,4 +1,4 @@
-"""The command line: ``marl-tools train | evaluate | record | explain | coverage | bench | runs | tasks``."""
+"""The command line: ``marl-tools train | evaluate | record | explain | coverage | bench | report | runs | tasks``."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 from marl_tools import __version__
+from marl_tools.bench.report.command import report, report_finished_run
 from marl_tools.core.checks import at_least
 from marl_tools.core.clip_files import file_stem
 from marl_tools.core.errors import (
@@ -34,6 +35,7 @@ from marl_tools.experiment.arguments import (
     ExplainArgs,
     OfRun,
     RecordArgs,
+    ReportArgs,
     Resume,
     RunsArgs,
     TasksArgs,
@@ -70,6 +72,7 @@ marl-tools: train PettingZoo teams, evaluate and film them.
   marl-tools explain RUN EPISODE STEP                               why the shield decided as it did
   marl-tools coverage RUN                                           how much of the env the shield knows
   marl-tools bench PLAN [--seeds N] [--out DIR] [--jobs N]          methods x tasks x seeds, what is missing of it
+  marl-tools report RUN_OR_PLAN [--serve]                           one page with everything; live with --serve
   marl-tools runs [FOLDER]                                          run folders with state, steps, returns, age
   marl-tools tasks                                                  the environments known by name
 
@@ -99,6 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "explain": _explain,
         "coverage": _coverage,
         "bench": _bench,
+        "report": lambda args: report(parse(ReportArgs, args, "report")),
         "runs": _runs,
         "tasks": _tasks,
     }
@@ -236,10 +240,9 @@ def _explain(args: list[str]) -> None:
 
 def _coverage(args: list[str]) -> None:
     call: CoverageArgs = parse(CoverageArgs, args, "coverage")
-    config = _trusted_config(call.run, call.trust, None)
-    report = coverage(_shielded(call, config).team)
-    save_to_file(report, call.run, "coverage.json")
-    print_coverage(report)
+    found = coverage(_shielded(call, _trusted_config(call.run, call.trust, None)).team)
+    save_to_file(found, call.run, "coverage.json")
+    print_coverage(found)
     print(f"written to {call.run / 'coverage.json'}")
 
 
@@ -294,3 +297,4 @@ def _print_result(result: RunResult) -> None:
     print(f"run folder  {result.folder}")
     for clip in sorted((result.folder / "videos").glob("*.mp4")):
         print(f"video       {clip}")
+    report_finished_run(result.folder)

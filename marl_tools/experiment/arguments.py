@@ -144,6 +144,27 @@ class RunsArgs:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReportArgs:
+    """Write report.html, one page that needs nothing else, for a run, a plan, or any folder that holds runs.
+
+    Args:
+        folder: the run folder, or that of a plan.
+        serve: show the page to a browser on this machine instead, and keep it up to date while the run or plan goes on.
+        host: where to serve; another address than 127.0.0.1 lets others see it.
+        port: None: 8642, or any that is free; 0: any.
+        out: the page; None: report.html in the folder.
+        videos: films become part of the page as far as 12 MB go, are all linked, or are left out.
+    """
+
+    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_OR_PLAN")]
+    serve: bool = False
+    host: str = "127.0.0.1"
+    port: int | None = None
+    out: Path | None = None
+    videos: Literal["embed", "link", "none"] = "embed"
+
+
+@dataclass(frozen=True, kw_only=True)
 class TasksArgs:
     """List the environments that are known by name: agents, spaces, cost, cap, and how to install what is missing.
 

@@ -1,0 +1,52 @@
+"""Names and colours of methods: one fixed colour each, on every page the same for the same kind of method."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from marl_tools.bench.report.gather import Collection, Reading
+from marl_tools.bench.report.values import mapping
+from marl_tools.bench.report.wording import family, method_of
+
+COLORS = 8
+
+
+def method_name(run: Reading) -> str:
+    """What its plan calls it; of other runs what its settings amount to."""
+    return run.method or method_of(run.config)
+
+
+def task_name(run: Reading) -> str:
+    return run.task or str(run.summary.env or "unknown")
+
+
+def method_colors(collection: Collection) -> dict[str, int]:
+    """A colour for each method: that of its kind if no other has it, else the next that is free."""
+    settings: dict[str, Mapping[str, Any]] = {}
+    common = mapping(collection.plan.get("settings"))
+    for name, own in mapping(collection.plan.get("methods")).items():
+        settings[str(name)] = {**common, **mapping(own)}
+    for run in collection.runs.values():
+        settings.setdefault(method_name(run), run.config)
+    colors: dict[str, int] = {}
+    free = list(range(COLORS))
+    for name, own in settings.items():
+        wanted = family(own)
+        color = wanted if wanted in free else _next(free, len(colors))
+        if color in free:
+            free.remove(color)
+        colors[name] = color
+    return colors
+
+
+def tasks_of(collection: Collection) -> list[str]:
+    """In the order of the plan, then those of other runs."""
+    planned = [str(name) for name in mapping(collection.plan.get("tasks"))]
+    return list(dict.fromkeys([*planned, *map(task_name, collection.runs.values())]))
+
+
+def _next(free: Sequence[int], taken: int) -> int:
+    # The first three belong to kinds of methods that may still come.
+    later = [color for color in free if color > 2]
+    return (later or list(free) or [taken % COLORS])[0]
