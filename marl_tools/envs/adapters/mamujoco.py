@@ -23,8 +23,9 @@ class SharedBody(ParallelWrapper):
     either is a change of all.
     """
 
-    def __init__(self, env: Any, name: str) -> None:
+    def __init__(self, env: Any, name: str, render_mode: str | None) -> None:
         super().__init__(env)
+        self.render_mode = render_mode
         fps = env.single_agent_env.metadata["render_fps"]
         self.metadata = {**env.metadata, "name": name, "render_fps": fps}
         self.agents: list[AgentID] = []
@@ -76,7 +77,7 @@ def parallel_env(
     module = imported("gymnasium_robotics.envs.multiagent_mujoco.mamujoco_v1", INSTALL)
     with _no_log_file():
         env = module.parallel_env(scenario, agent_conf, render_mode=render_mode, **kwargs)
-    return SharedBody(env, f"{scenario}_{agent_conf}")
+    return SharedBody(env, f"{scenario}_{agent_conf}", render_mode)
 
 
 @contextmanager

@@ -79,6 +79,7 @@ def test_everyone_ends_once_by_a_death_or_by_a_cut_and_costs_are_0_or_1(name):
 def test_an_env_made_for_filming_shows_the_agents_what_they_were_trained_on(name):
     _, shown = episode(name)
     filmed = made(name, render_mode="rgb_array", **SHORT.get(name, {}))
+    assert filmed.render_mode == "rgb_array"
     np.testing.assert_equal(play(filmed, seed=1, actions=1), shown)
     filmed.close()
 
