@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,6 +29,9 @@ _LAST_WORDS = timedelta(seconds=8)
 """How long who goes on waits to hear from the others after one was lost; torchrun kills all of them after 30."""
 
 
+_sessions = itertools.count()
+
+
 def under_torchrun() -> bool:
     """Whether this process is one of several that run one training run together."""
     return all(name in os.environ for name in _VARIABLES) and int(os.environ["WORLD_SIZE"]) > 1
@@ -43,13 +47,14 @@ class Ranks:
     def __init__(self) -> None:
         store, self.rank, self.size = next(dist.rendezvous("env://"))
         # Ours outlives the group, which is closed so that the others notice when this rank has failed.
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        self._words = dist.PrefixStore(f"marl-tools-words-{attempt}", store)
+        # The store keeps what was written before: by the ranks of an earlier attempt, or of an earlier call in this script.
+        session = f"marl-tools-{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}-{next(_sessions)}"
+        self._words = dist.PrefixStore(f"{session}-words", store)
         self._words.set(f"place/{self.rank}", f"{socket.gethostname()}, process {os.getpid()}")
         self._said, self._timeout = False, 0.0
         dist.init_process_group(
             "gloo",
-            store=dist.PrefixStore(f"marl-tools-group-{attempt}", store),
+            store=dist.PrefixStore(f"{session}-group", store),
             rank=self.rank,
             world_size=self.size,
             timeout=_AS_LONG_AS_IT_TAKES,
