@@ -62,7 +62,7 @@ class RunConfig:
         final_policy_eval_confidence: of the intervals.
         native: step all copies of the env in arrays, where it has such a form (`marl-tools tasks` shows which do).
         threads: torch threads; 1 is fastest for small networks.
-        use_wandb: send episodes, updates and clips to wandb as well.
+        use_wandb: send episodes, updates, tables and clips to wandb as well.
         wandb_mode: "offline" needs neither account nor network.
         wandb_id: the run's id there; None: one that its run folder keeps.
         use_tensorboard: write the same to ``tensorboard/`` in the run folder; needs the extra "tensorboard".
