@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 ALPHA = 0.05
 """The level of every claim of a difference, after Holm's correction."""
 
+_WILD = 5.0
+"""Scores beyond it, in either direction, say more about their scale than about the run."""
+
 _NAMES = {
     "score": "score",
     "violation": "violation probability of the trained team",
@@ -54,6 +57,17 @@ def _scales(comparison: Comparison) -> Iterator[str]:
             "Scores are final returns, mean over agents, on a scale on which random play on that task is 0 and the mean of the "
             f"best method is 1 ({', '.join(f'{scale.task}: {scale.best_method}' for scale in comparison.scales)})."
         )
+    for scale in comparison.scales:
+        returns = [
+            run.final_return
+            for run in comparison.runs
+            if run.task == scale.task and run.final_return is not None
+        ]
+        if max(abs(value - scale.random) for value in returns) > _WILD * (scale.best - scale.random):
+            yield (
+                f"On {scale.task} the best method is hardly better than random play, so some scores there are large and "
+                "weigh much in means; the IQM and the task's own figures say more."
+            )
     scaled = {scale.task for scale in comparison.scales}
     for task in comparison.tasks:
         if task not in scaled and any(run.task == task for run in comparison.runs):
@@ -72,12 +86,7 @@ def _differences(comparison: Comparison) -> Iterator[str]:
             f"over {_count(pair.tasks, 'task')} and {_count(pair.seeds, 'seed')}",
         )
         if pair.p_holm <= ALPHA:
-            better, worse = (pair.x, pair.y) if _favours_x(pair) else (pair.y, pair.x)
-            probability = pair.improvement if better == pair.x else 1 - pair.improvement
-            yield (
-                f"{better} has a {pair.better} {what} than {worse} {where}: by {abs(pair.difference):.3g} on average, in "
-                f"{probability:.0%} of pairs of runs (p = {pair.p_holm:.2g} after Holm's correction)."
-            )
+            yield _difference(pair, what, where)
         else:
             yield (
                 f"No difference in {what} between {pair.x} and {pair.y} is shown {where} (p = {pair.p_holm:.2g} after Holm's "
@@ -117,8 +126,21 @@ def _limits(comparison: Comparison) -> Iterator[str]:
     )
 
 
-def _favours_x(pair: Pair) -> bool:
-    return MEASURES[pair.measure] * pair.difference > 0
+def _difference(pair: Pair, what: str, where: str) -> str:
+    """A claim, unless the mean and most pairs of runs disagree on which is better."""
+    favours_x = MEASURES[pair.measure] * pair.difference > 0
+    better, worse = (pair.x, pair.y) if favours_x else (pair.y, pair.x)
+    probability = pair.improvement if favours_x else 1 - pair.improvement
+    p = f"p = {pair.p_holm:.2g} after Holm's correction"
+    if probability <= 0.5:
+        return (
+            f"{better} and {worse} differ in {what} {where} ({p}), but neither is better throughout: {better} by "
+            f"{abs(pair.difference):.3g} on average, {worse} in {1 - probability:.0%} of pairs of runs."
+        )
+    return (
+        f"{better} has a {pair.better} {what} than {worse} {where}: by {abs(pair.difference):.3g} on average, in "
+        f"{probability:.0%} of pairs of runs ({p})."
+    )
 
 
 def _count(things: list, name: str) -> str:

@@ -199,6 +199,25 @@ def test_a_plan_of_which_nothing_is_done_is_compared_to_nothing(tmp_path):
     json.dumps(comparison.to_json(), allow_nan=False)
 
 
+def test_a_mean_that_most_runs_contradict_is_no_claim_of_who_is_better(tmp_path):
+    # On near b is hopeless, on a scale on which that weighs more than all else; on the others it is a little better.
+    finals = {"near": (1.0, -90.0), "far": (9.0, 10.0), "farther": (9.0, 10.0)}
+    write_plan(tmp_path, ["a", "b"], list(finals), seeds=8)
+    for task, returns in finals.items():
+        for method, final in zip("ab", returns, strict=True):
+            for seed in range(8):
+                finished_run(tmp_path / "runs" / run_id(method, task, seed), final=final, seed=seed)
+    comparison = compare(tmp_path, **QUICK)
+    [only] = comparison.pairs
+    assert only.improvement == pytest.approx(1 / 3)
+    assert only.p_holm < 0.05
+    said = "\n".join(comparison.sentences)
+    assert "neither is better throughout: a by 30.3 on average, b in 67% of pairs of runs." in said
+    assert " has a higher " not in said
+    assert "On near the best method is hardly better than random play" in said
+    assert "On far the best" not in said
+
+
 @pytest.mark.parametrize("changes", [{"reps": 0}, {"confidence": 95.0}])
 def test_settings_that_cannot_be_are_refused(six_seeds, changes):
     with pytest.raises(ConfigError):
