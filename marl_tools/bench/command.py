@@ -34,6 +34,10 @@ def bench(call: BenchArgs) -> None:
         return
     status = run_plan(plan, folder, executor=_executor(call), only=call.only, trusted=call.trust)
     _print_end(plan, status)
+    if call.report:
+        from marl_tools.bench.report.command import report_finished_run
+
+        report_finished_run(status.folder)
     check_complete(status)
 
 

@@ -189,6 +189,7 @@ class BenchArgs:
         only: parts of runs' names: nothing but runs with one of them in their name.
         retries: further attempts at a run that failed.
         dry_run: show what there is to do, and do nothing.
+        report: write the plan's report.html at the end.
         trust: import code that the plan names.
     """
 
@@ -201,4 +202,5 @@ class BenchArgs:
     only: tuple[str, ...] = ()
     retries: int = 2
     dry_run: bool = False
+    report: bool = True
     trust: bool = False
