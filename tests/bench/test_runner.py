@@ -257,6 +257,7 @@ def test_bench_runs_a_file_says_how_it_stands_and_what_it_would_do(file, capsys,
     assert "1 of 1 runs to do, 96 env steps, in runs/tiny" in capsys.readouterr().out
     assert not (tmp_path / "runs").exists()
     assert main(["bench", file]) == 0
+    assert (tmp_path / "runs" / "tiny" / "report.html").stat().st_size > 0
     shown = capsys.readouterr()
     assert "1 of 1" in shown.out
     assert "done a-crossing-s0-" in shown.err
@@ -266,7 +267,7 @@ def test_bench_runs_a_file_says_how_it_stands_and_what_it_would_do(file, capsys,
 
 def test_bench_with_failures_exits_with_1_and_lists_them(file, capsys, tmp_path):
     (tmp_path / file).write_text((tmp_path / file).read_text() + "\nenv_kwargs = { nonsense = 1 }")
-    assert main(["bench", file, "--out", "there"]) == 1
+    assert main(["bench", file, "--out", "there", "--no-report"]) == 1
     assert "marl-tools: 1 of 1 runs failed in" in capsys.readouterr().err
 
 
