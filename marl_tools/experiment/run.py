@@ -181,7 +181,7 @@ class _Run:
             raise ConfigError(f"{folder} is done, but its checkpoints are gone: train anew in another --out")
         frames, updates = self._load(trainer, loaded) if loaded else (0, 0)
         rewind(folder, frames=frames, updates=updates)
-        set_segments_aside(folder, self.saved_before)
+        set_segments_aside(folder, self.saved_before, lost=trainer.interrupted)
         with suppress(FileNotFoundError):
             self.history.extend(read_episodes(folder / EPISODES))
         for outdated in ("done.json", ERROR_FILE):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from marl_tools.core.durable import move_new
 from marl_tools.core.errors import ConfigError
@@ -16,6 +16,7 @@ from marl_tools.core.logging import log
 from marl_tools.core.run_logs import EPISODES, read_episodes
 from marl_tools.core.segment_files import PROTECTED, REPLAYED, by_writer, segment_files
 from marl_tools.core.segments import read_meta
+from marl_tools.core.types import EpisodeLog
 from marl_tools.core.wrappers.trajectories import check_segment
 
 FOLDER = "trajectories"
@@ -67,10 +68,11 @@ def saved_before(run: Path) -> list[Path]:
     return [path for path in segment_files(run / FOLDER) if path.parent.name != PROTECTED]
 
 
-def set_segments_aside(run: Path, files: Sequence[Path]) -> None:
-    """Move the ``files`` of episodes that the run's log does not know to ``trajectories/replayed``.
+def set_segments_aside(run: Path, files: Sequence[Path], *, lost: Sequence[EpisodeLog] = ()) -> None:
+    """Move to ``trajectories/replayed`` what files and log would not agree on.
 
-    Those were not over at the checkpoint from which the run goes on, and are played again, or anew.
+    Those are the ``files`` of episodes that the run's log does not know: they were not over at the checkpoint from which the
+    run goes on, and are played again, or anew. Of ``lost`` episodes, which were played again in vain, that is set aside too.
 
     Raises:
         CorruptFileError: a file is damaged.
@@ -83,19 +85,23 @@ def set_segments_aside(run: Path, files: Sequence[Path]) -> None:
             for episode in read_episodes(run / EPISODES)
             if episode.split == "train"
         }
-
-    def unknown(meta: dict[str, Any]) -> bool:
-        return (meta["env_index"], meta["episode"]) not in known
-
-    moved = sum(_move_latest(run, written, unknown) for written in by_writer(files))
+    moved = sum(_move_latest(run, written, lambda key: key not in known) for written in by_writer(files))
     if moved:
         log(f"{moved} segments later than the checkpoint moved to {FOLDER}/{REPLAYED}", type="resume")
+    if lost:
+        again, keys = set(saved_before(run)) - set(files), {(gone.env_index, gone.episode) for gone in lost}
+        moved = sum(_move_latest(run, written, lambda key: key in keys) for written in by_writer(again))
+        log(
+            f"{moved} segments of a repetition that went otherwise moved to {FOLDER}/{REPLAYED}",
+            type="resume",
+        )
 
 
-def _move_latest(run: Path, written: list[Path], unknown: Callable[[dict[str, Any]], bool]) -> int:
+def _move_latest(run: Path, written: list[Path], chosen: Callable[[tuple[int, int]], bool]) -> int:
     """Move one writer's latest files, back to the first that has to stay: episodes follow one another. Returns how many."""
     for moved, path in enumerate(reversed(written)):
-        if not unknown(read_meta(path)):
+        meta = read_meta(path)
+        if not chosen((meta["env_index"], meta["episode"])):
             return moved
         folder = run / FOLDER / REPLAYED / path.parent.name
         folder.mkdir(parents=True, exist_ok=True)

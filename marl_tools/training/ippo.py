@@ -98,6 +98,11 @@ class IPPO:
         """Env steps of all that `collect` has given; the envs themselves may be ahead."""
         return self._overlap.frames if self._overlap else self.envs.frames
 
+    @property
+    def interrupted(self) -> list[EpisodeLog]:
+        """Episodes that `load` could not rebuild."""
+        return self._collector.interrupted if isinstance(self._collector, Collector) else []
+
     def collect(self, on_episode: Callable[[EpisodeLog], None] | None = None) -> Rollout:
         """The experience of the next update, and the episodes that ended in it; see `Collector.collect`."""
         self.collecting = self.updates

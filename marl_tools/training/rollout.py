@@ -156,8 +156,8 @@ class Collector:
             guard.begin(start)
         elif guard and start.lost is not None:
             guard.begin(start, start.lost)
-        # What could not be gone on with is logged with the next rollout.
-        self._interrupted = start.episodes
+        self.interrupted = start.episodes
+        """What could not be gone on with; it is logged with the next rollout."""
         self._now = [start] if len(self._parts) == 1 else [_some(start, copies) for copies in self._parts]
 
     def collect(
@@ -182,9 +182,9 @@ class Collector:
             if on_episode:
                 on_episode(log)
 
-        for log in self._interrupted:
+        for log in self.interrupted:
             keep(log)
-        self._interrupted = []
+        self.interrupted = []
         if noise is None:
             noise = {name: actors[name].noise(self.steps, self.envs.num_envs) for name in rollout.groups}
         for group in rollout.groups.values():

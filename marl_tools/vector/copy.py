@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from marl_tools.core.errors import EnvError
 from marl_tools.core.logging import log
 from marl_tools.core.types import AgentID
+from marl_tools.core.wrappers.base import env_layers
 from marl_tools.core.wrappers.recorder import EpisodeRecorder
+from marl_tools.core.wrappers.trajectories import TrajectoryRecorder
 from marl_tools.vector.buffers import GroupBuffer
 
 Infos = dict[AgentID, dict[str, Any]]
@@ -43,6 +45,7 @@ class EnvCopy:
         ]
         self._known = {agent for agent, _, _ in self.agents}
         self._state_key = getattr(env, "state_key", None)
+        self._saving = [layer for layer in env_layers(env) if isinstance(layer, TrajectoryRecorder)]
         self.live: set[AgentID] = set()
         self.ended: set[AgentID] = set()
         self.infos: Infos = {}
@@ -150,13 +153,29 @@ class EnvCopy:
             )
 
     def state(self, played: Mapping[str, NDArray[Any]] | None) -> dict[str, Any]:
-        """All that `rebuild` needs; ``played`` are the actions (L, A, ...) per group of the running episode."""
+        """All that `rebuild` needs; ``played`` are the actions (L, A, ...) per group of the running episode.
+
+        Raises:
+            OSError: what was recorded before cannot be written; see `sync`.
+        """
+        self.sync()
         return {
             "builder": self.env.builder.state(),
             "frames_by_env": dict(self.env.clock.frames_by_env),
             "actions": played,
             "checksum": self.checksum,
         }
+
+    def sync(self) -> None:
+        """Wait until the trajectories of all that was played are on disk, but for the open segment.
+
+        Whoever goes on from a `state` relies on it: the episodes before are not played again.
+
+        Raises:
+            OSError: with the folder and the remedy.
+        """
+        for recorder in self._saving:
+            recorder.sync()
 
     def rebuild(self, state: Mapping[str, Any]) -> bool:
         """Play the running episode of `state` again; whether everything was as it was then."""

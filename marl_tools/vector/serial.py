@@ -136,6 +136,8 @@ class SerialVectorEnv:
                 if interrupted := builder.interrupt(frames):
                     self._finished.append(interrupted)
                 self._start_episode(copy)
+                # Whoever reads the files that this sitting began with finds all that it played in vain.
+                copy.sync()
         for buffer in self._buffers.values():
             buffer.clear()
         if lost.any():

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
 import pickle
+import signal
+import subprocess
+import sys
+import time
 from collections import defaultdict
 
 import numpy as np
@@ -11,19 +16,49 @@ import pytest
 
 from marl_tools.core.errors import ConfigError, DiskFullError
 from marl_tools.core.io import load_from_file, read_jsonl
-from marl_tools.core.segment_files import segment_files
+from marl_tools.core.segment_files import SegmentWriter, segment_files
 from marl_tools.core.segments import read_segment
 from marl_tools.experiment.config import RunConfig
 from marl_tools.experiment.folder import claim_folder, fresh_folder
 from marl_tools.experiment.native import native_envs
 from marl_tools.experiment.run import _Run, resume, train
 from marl_tools.training.segments import SegmentWindows
-from marl_tools.vector import SerialVectorEnv
+from marl_tools.vector import SerialVectorEnv, WorkerVectorEnv
 from tests.envs_for_tests import Team
 
 
 def make_team():
     return Team(3, max_cycles=9, deaths={"agent_0": 4})
+
+
+def make_team_on_a_slow_disk():
+    """A process that steps it, told so by its environment, takes a while for every file."""
+    if os.environ.get("SLOW_DISK"):
+        publish = SegmentWriter._publish
+
+        def slow(self, *args):
+            time.sleep(0.01)
+            return publish(self, *args)
+
+        SegmentWriter._publish = slow
+    return make_team()
+
+
+class Drifting(Team):
+    """Observes how often any of its kind was ever reset, so that no episode can be played again."""
+
+    resets = 0
+
+    def reset(self, seed=None, options=None):
+        Drifting.resets += 1
+        return super().reset(seed, options)
+
+    def _observe(self, agents):
+        return {agent: np.full(2, Drifting.resets, np.float32) for agent in agents}
+
+
+def make_drifting():
+    return Drifting(2, max_cycles=9)
 
 
 def settings(folder, **changes):
@@ -133,6 +168,70 @@ def test_a_resumed_run_sets_aside_what_it_plays_again(tmp_path):
         assert (segment.env_index, segment.episode) in known or segment.episode == 5
 
 
+def test_a_run_that_is_killed_right_after_a_checkpoint_and_resumed_has_every_transition_once(tmp_path):
+    run = tmp_path / "run"
+    changes = {
+        "env": "tests.experiment.test_trajectories:make_team_on_a_slow_disk",
+        "timesteps": 640,
+        "checkpoint_every": 1,
+    }
+    code = f"""
+from marl_tools.experiment.run import train
+from tests.experiment.test_trajectories import settings
+train(settings({str(run)!r}, **{changes!r}))
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "SLOW_DISK": "1"})
+    updates = run / "updates.jsonl"
+    while process.poll() is None and (not updates.exists() or updates.read_bytes().count(b"\n") < 3):
+        time.sleep(0.001)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    resume(run, timesteps=640, trusted=True)
+    check_agreement(run)
+    assert len({(row["env_index"], row["episode"]) for row in read_jsonl(run / "episodes.jsonl")}) >= 70
+
+
+def test_the_state_of_workers_is_one_whose_episodes_are_on_disk(tmp_path, monkeypatch):
+    monkeypatch.setenv("SLOW_DISK", "1")
+    config = settings(tmp_path, env="tests.experiment.test_trajectories:make_team_on_a_slow_disk")
+    publish = SegmentWriter._publish
+    try:
+        envs = WorkerVectorEnv(config.saving.saving(config.factory(), tmp_path), 2, 1)
+        try:
+            envs.reset(seed=0)
+            logs = [log for _ in range(40) for log in envs.step({"agent": np.zeros((2, 3), int)}).episodes]
+            envs.state()
+            files = returns_in_files(tmp_path)
+        finally:
+            envs.close()
+    finally:
+        SegmentWriter._publish = publish
+    assert len(logs) == 8
+    for log in logs:
+        for agent, value in log.returns.items():
+            assert files[log.env_index, log.episode, agent] == [value, log.lengths[agent], True]
+
+
+def test_what_was_played_again_in_vain_is_not_among_the_segments(tmp_path):
+    run = train(settings(tmp_path / "run", env="tests.experiment.test_trajectories:make_drifting"))[0].folder
+    resume(run, timesteps=192, trusted=True)
+    files, log = returns_in_files(run), returns_in_log(run)
+    lost = {
+        (row["env_index"], row["episode"])
+        for row in read_jsonl(run / "episodes.jsonl")
+        if "interrupted" in row["ends"].values()
+    }
+    assert lost == {(0, 5), (1, 5)}
+    assert not [key for key in files if key[:2] in lost]
+    assert {key: row for key, row in files.items() if key in log} == {
+        key: row for key, row in log.items() if key[:2] not in lost
+    }
+    # The first playing and the repetition of both lie aside.
+    aside = [read_segment(path) for path in (run / "trajectories" / "replayed").rglob("*.npz")]
+    assert {(segment.env_index, segment.episode) for segment in aside} == lost
+    assert len(aside) >= 4
+
+
 def test_protected_segments_of_a_run_stay_where_they_are(tmp_path):
     run = train(settings(tmp_path / "run"))[0].folder
     latest = segment_files(run / "trajectories")[-1]
@@ -182,7 +281,7 @@ def test_native_envs_have_no_single_env_to_record(tmp_path):
 def test_a_folder_that_another_run_takes_first_is_not_written_to(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     config = settings(None)
-    run = _Run(config, fresh_folder(config))
+    run = _Run(config, fresh_folder(config), None)
     # Between the choice of the folder and its claim, another run comes.
     run.folder.mkdir(parents=True)
     (run.folder / "config.json").touch()

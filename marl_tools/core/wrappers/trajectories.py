@@ -176,6 +176,14 @@ class TrajectoryRecorder(ParallelWrapper):
         self.cut()
         self._writer.flush()
 
+    def sync(self) -> None:
+        """Wait until every finished segment is on disk; the open one goes on.
+
+        Raises:
+            OSError: as `flush`.
+        """
+        self._writer.flush()
+
     def close(self) -> None:
         """Save what is open as interrupted, wait until everything is on disk, and close the env."""
         try:
