@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import cycle
 from typing import Any
 
@@ -34,11 +35,7 @@ class Surround(ParallelWrapper):
             raise ConfigError(
                 f"render_mode={render_mode!r}: surround draws 'rgb_array' here, or nothing (None)"
             )
-        self._weights = np.array(weights, float)
-        if self._weights.shape != (2,) or not np.isfinite(self._weights).all():
-            raise ConfigError(
-                f"weights={weights!r}: give two numbers, for closing in on the target and for keeping apart"
-            )
+        self._weights = _two_numbers(weights)
         self.metadata = {**env.metadata, "render_modes": ["rgb_array"]}
         self.render_mode = render_mode
         self.max_cycles = _STEPS
@@ -80,6 +77,16 @@ class Surround(ParallelWrapper):
                 column = half + x * scale
                 pen.ellipse((column - 5, row - 5, column + 5, row + 5), fill=colour, outline="#202020")
         return np.array(picture)
+
+
+def _two_numbers(weights: Sequence[float]) -> NDArray[np.float64]:
+    with suppress(TypeError, ValueError):
+        numbers = np.array(weights, float)
+        if numbers.shape == (2,) and np.isfinite(numbers).all():
+            return numbers
+    raise ConfigError(
+        f"weights={weights!r}: give two numbers, such as [0.5, 0.5], for closing in on the target and for keeping apart"
+    )
 
 
 def _named(by_agent: dict[Any, Any]) -> dict[AgentID, Any]:

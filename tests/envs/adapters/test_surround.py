@@ -73,7 +73,7 @@ def test_names_are_plain_text_and_the_picture_moves():
     assert parallel_env().render() is None
 
 
-@pytest.mark.parametrize("weights", [(1,), (1, 2, 3), (np.nan, 1)])
+@pytest.mark.parametrize("weights", [(1,), (1, 2, 3), (np.nan, 1), "(1, 2)", None])
 def test_weights_that_are_not_two_numbers_are_refused(weights):
     with pytest.raises(ConfigError, match="give two numbers"):
         parallel_env(weights=weights)
