@@ -60,10 +60,14 @@ class AgentShield:
         return self.rule.look(self.slot, key_ids, k_left, slack)
 
     def safest(
-        self, look: Look, proposed: NDArray[np.integer], favour: Favour | None = None
+        self,
+        look: Look,
+        proposed: NDArray[np.integer],
+        favour: Favour | None = None,
+        legal: NDArray[np.bool_] | None = None,
     ) -> NDArray[np.int64]:
         """See `Rule.safest`."""
-        return self.rule.safest(look, proposed, favour)
+        return self.rule.safest(look, proposed, favour, legal)
 
     def always_admitted(self) -> NDArray[np.bool_]:
         """(K, n) actions that are played as proposed whatever slack and time are, as long as the tables stay as they are.

@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
-from marl_tools.core.transitions import joint_index
+from marl_tools.core.transitions import TransitionTable, joint_choices
 from marl_tools.safety.agent import AgentShield
 from marl_tools.safety.config import LEVELS
 from marl_tools.safety.enumeration import ExactModel, solve
 from marl_tools.safety.rows import AgentRows, Opponents
+
+_DENSE = 1 << 22
+"""States that are added up in place; of more, those that occur are sorted."""
 
 __all__ = ["ExactModel", "ViolationCurve", "solve", "violation_probability", "worst_case"]
 
@@ -34,63 +36,51 @@ def violation_probability(
     *,
     shields: Sequence[AgentShield | None] | None = None,
     key_ids: NDArray[np.integer] | None = None,
+    legal: Sequence[NDArray[np.bool_]] | None = None,
 ) -> ViolationCurve:
     """Exact violation probabilities when agent i draws from ``policies[i]`` (K, n_i) under its frozen shield.
 
     The state that is propagated is the key, each agent's slack and who has violated; no sampling. ``key_ids`` (K,) are the
-    shields' ids of the model's keys (-1: unknown to them), by default the model's own.
+    shields' ids of the model's keys (-1: unknown to them), by default the model's own. ``legal[i]`` (K, n_i) is what the env
+    allows, which no shield replaces an action by anything else.
     """
-    actions, count = model.table.actions, len(model.agents)
+    count = len(model.agents)
     shields = [None] * count if shields is None else shields
+    guarded = [agent for agent, shield in enumerate(shields) if shield is not None]
     ids = np.arange(len(model.keys)) if key_ids is None else np.asarray(key_ids)
-    codes = (
-        model.table.row_key.astype(np.int64) * _width(actions) + model.table.row_joint
-    )  # ascending, by `solve`
-    choices = list(product(*(range(n + 1) for n in actions)))
-    joints = joint_index(actions, np.array(choices))
+    outcomes, over = _Outcomes(model.table), model.ended.all(axis=1)
 
     key = np.flatnonzero(model.initial)
     probability = model.initial[key]
-    flags = np.zeros((len(key), count), bool)
-    slack = np.zeros((len(key), count), np.int32)
-    for agent, shield in enumerate(shields):
-        if shield is not None:
-            slack[:, agent] = shield.start(ids[key])[0]
+    harmed = np.zeros(len(key), np.int64)  # a bit for each agent that has violated
+    slack = [np.zeros(len(key), np.int32) if one is None else one.start(ids[key])[0] for one in shields]
     curve = ViolationCurve(agents=np.zeros((horizon + 1, count)), team=np.zeros(horizon + 1))
     for k in range(horizon, 0, -1):
-        played = [
-            _played(model, agent, policies[agent], shields[agent], key, ids[key], slack[:, agent], k)
-            for agent in range(count)
-        ]
-        parts = []
-        for choice, joint in zip(choices, joints, strict=True):
-            weight = probability * math.prod(law[:, a] for (law, _), a in zip(played, choice, strict=True))
-            at = np.flatnonzero(weight > 0)
-            if not len(at):
-                continue
-            rows = np.searchsorted(codes, key[at] * _width(actions) + joint)
-            left = np.stack([after[at, a] for (_, after), a in zip(played, choice, strict=True)], 1)
-            source, slot = np.nonzero(model.table.lo[rows] > 0)
-            row = rows[source]
-            parts.append(
-                (
-                    weight[at][source] * model.table.lo[row, slot],
-                    model.table.succ[row, slot],
-                    flags[at][source],
-                    model.table.violated[row, slot],
-                    left[source],
-                )
-            )
         step = horizon - k + 1
         curve.agents[step], curve.team[step] = curve.agents[step - 1], curve.team[step - 1]
-        if not parts:
-            continue
-        probability, key, flags, violated, slack = (np.concatenate(part) for part in zip(*parts, strict=True))
-        curve.agents[step] += probability @ (violated & ~flags)
-        curve.team[step] += probability @ (violated.any(1) & ~flags.any(1))
-        probability, key, flags, slack = _merge(probability, key, flags | violated, slack)
-        going = ~model.ended[key].all(1)
-        probability, key, flags, slack = probability[going], key[going], flags[going], slack[going]
+        state, row, weight = outcomes.rows_of(key, probability)
+        left: list[NDArray[np.int32]] = []
+        for agent, shield in enumerate(shields):
+            may = None if legal is None else legal[agent]
+            law, after = _played(model, agent, policies[agent], shield, key, ids[key], slack[agent], k, may)
+            choice = outcomes.choices[agent][row]
+            weight *= law[state, choice]
+            left.append(after[state, choice] if shield is not None else after[:0, 0])
+        played = np.flatnonzero(weight)
+        source, outcome = outcomes.of(row[played])
+        origin = played[source]
+        probability, before = weight[origin] * outcomes.probability[outcome], harmed[state[origin]]
+        now = outcomes.violated[outcome]
+        for agent in range(count):
+            curve.agents[step, agent] += probability[(now & ~before) >> agent & 1 > 0].sum()
+        curve.team[step] += probability[(now > 0) & (before == 0)].sum()
+        going = np.flatnonzero(~over[outcomes.succ[outcome]])
+        columns = [outcomes.succ[outcome][going], (before | now)[going]]
+        columns += [left[agent][origin[going]] for agent in guarded]
+        probability, (key, harmed, *kept) = _merge(probability[going], columns)
+        slack = [np.zeros(len(key), np.int32)] * count
+        for agent, column in zip(guarded, kept, strict=True):
+            slack[agent] = column.astype(np.int32)
     return curve
 
 
@@ -134,8 +124,36 @@ def worst_case(
     return risk[keys, shield.start(keys)[0]]
 
 
-def _width(actions: Sequence[int]) -> int:
-    return math.prod(n + 1 for n in actions)
+class _Outcomes:
+    """A table's rows by key, and the M outcomes that have a probability side by side."""
+
+    def __init__(self, table: TransitionTable) -> None:
+        choices = joint_choices(table.actions, table.row_joint).astype(np.int8)
+        self.choices = np.ascontiguousarray(choices.T)  # (A, R)
+        self._first = np.searchsorted(table.row_key, np.arange(table.num_keys + 1))  # ascending, by `solve`
+        row, slot = np.nonzero(table.lo > 0)
+        self._start = np.searchsorted(row, np.arange(len(table.row_key) + 1))
+        self.probability, self.succ = table.lo[row, slot], table.succ[row, slot]  # (M,)
+        # (M,) a bit for each agent that violates.
+        self.violated = table.violated[row, slot] @ (1 << np.arange(len(table.actions)))
+
+    def rows_of(
+        self, key: NDArray[np.integer], probability: NDArray[np.float64]
+    ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float64]]:
+        """Which of N states, row and probability of the state, for every row of the states' keys."""
+        state, row = _ranges(self._first[key], self._first[np.add(key, 1)])
+        return state, row, probability[state]
+
+    def of(self, rows: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Which of the rows, and outcome, for every outcome of these rows."""
+        return _ranges(self._start[rows], self._start[rows + 1])
+
+
+def _ranges(start: NDArray[np.intp], stop: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """The numbers from each start to its stop, side by side, each with the index of its range in front."""
+    length = stop - start
+    which = np.repeat(np.arange(len(start)), length)
+    return which, np.arange(len(which)) + (start - np.cumsum(length) + length)[which]
 
 
 def _played(
@@ -147,6 +165,7 @@ def _played(
     key_ids: NDArray[np.integer],
     slack: NDArray[np.int32],
     k: int,
+    legal: NDArray[np.bool_] | None = None,
 ) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
     """Law (N, n + 1) of what one agent executes in N states, the last entry being nothing; and its slack after each."""
     num_actions = policy.shape[1]
@@ -162,7 +181,8 @@ def _played(
         if shield.config.action == "mask":
             mass = admitted.sum(1, keepdims=True)
             admitted /= np.where(mass > 0, mass, 1.0)
-        instead = shield.safest(look, np.full(len(live), -1), chosen.__getitem__)
+        may = None if legal is None else legal[key[live]]
+        instead = shield.safest(look, np.full(len(live), -1), chosen.__getitem__, may)
         chosen = admitted
         chosen[np.arange(len(live)), instead] += 1.0 - admitted.sum(1)
         if shield.config.rule == "ledger":
@@ -172,10 +192,23 @@ def _played(
 
 
 def _merge(
-    probability: NDArray[np.float64], key: NDArray, flags: NDArray[np.bool_], slack: NDArray[np.int32]
-) -> tuple[NDArray[np.float64], NDArray, NDArray[np.bool_], NDArray[np.int32]]:
-    """Equal states become one."""
-    states = np.concatenate([key[:, None], flags, slack], axis=1)
-    _, first, group = np.unique(states, axis=0, return_index=True, return_inverse=True)
-    merged = np.bincount(group.ravel(), probability).astype(np.float64)
-    return merged, key[first], flags[first], slack[first]
+    probability: NDArray[np.float64], columns: Sequence[NDArray[np.integer]]
+) -> tuple[NDArray[np.float64], list[NDArray[np.int64]]]:
+    """Equal states, rows of the columns (N,), become one: each is a number, in which a column that never differs takes no room."""
+    lows = [int(column.min(initial=0)) for column in columns]
+    sizes = [int(column.max(initial=0)) - low + 1 for column, low in zip(columns, lows, strict=True)]
+    code = np.zeros(len(probability), np.int64)
+    for column, low, size in zip(columns, lows, sizes, strict=True):
+        code = code * size + (column - low)
+    if math.prod(sizes) <= _DENSE:
+        merged: NDArray[np.float64] = np.bincount(code, probability).astype(np.float64)
+        code = np.flatnonzero(merged)
+        merged = merged[code]
+    else:
+        code, group = np.unique(code, return_inverse=True)
+        merged = np.bincount(group, probability).astype(np.float64)
+    fields = []
+    for low, size in zip(lows[::-1], sizes[::-1], strict=True):
+        code, field = np.divmod(code, size)
+        fields.append(field + low)
+    return merged, fields[::-1]

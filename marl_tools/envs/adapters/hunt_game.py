@@ -47,9 +47,10 @@ class HuntGame(FieldGame):
         self.sizes = (self.cells,) * count + (self.cells + 1,) * (plants + stags)
         self.plants, self.stags = slice(count, count + plants), slice(count + plants, count + plants + stags)
         self._hunters = slice(0, count)
-        self._rows, self._columns = np.arange(self.cells) // shape[1], np.arange(self.cells) % shape[1]
-        places = np.stack([self._rows, self._columns], 1)[:, None] + _MOVES
-        down, right = np.clip(places, 0, np.array(shape) - 1).transpose(2, 0, 1)
+        cells: Ints = np.arange(self.cells)
+        self._rows, self._columns = cells // shape[1], cells % shape[1]
+        down = np.clip(self._rows[:, None] + _MOVES[:, 0], 0, shape[0] - 1)
+        right = np.clip(self._columns[:, None] + _MOVES[:, 1], 0, shape[1] - 1)
         self._moved = down * shape[1] + right
         self._circle = (np.arange(count) + np.arange(count)[:, None]) % count
         self._who = np.eye(count, dtype=np.float32)
@@ -68,7 +69,7 @@ class HuntGame(FieldGame):
 
     def ended(self, state: Ints) -> Bools:
         """Everybody has ended once somebody is mauled."""
-        over = self._met(state).any(axis=(1, 2))
+        over = self._met(state).any(axis=2).any(axis=1)
         return np.repeat(over[:, None], len(self.agents), axis=1)
 
     def observe(self, state: Ints) -> NDArray[np.float32]:
