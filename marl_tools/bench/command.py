@@ -30,7 +30,7 @@ def bench(call: BenchArgs) -> None:
         plan = plan.with_seeds(call.seeds)
     folder = call.out or Path("runs") / plan.name
     if call.dry_run:
-        _print_runs(plan, plan_status(plan, folder))
+        _print_runs(plan, plan_status(plan, folder, only=call.only))
         return
     status = run_plan(plan, folder, executor=_executor(call), only=call.only, trusted=call.trust)
     _print_end(plan, status)

@@ -74,15 +74,16 @@ class PlanStatus:
         return sum(run.finished for run in self.runs)
 
 
-def plan_status(plan: Plan, folder: Path) -> PlanStatus:
-    """How the runs of ``plan`` stand in a folder, which may not be there yet. Nothing is changed.
+def plan_status(plan: Plan, folder: Path, *, only: Sequence[str] = ()) -> PlanStatus:
+    """How the runs that `run_plan` would look after stand in a folder, which may not be there yet. Nothing is changed.
 
     Raises:
-        ConfigError: the folder holds another plan, or something else.
+        ConfigError: the folder holds another plan, or something else; or ``only`` picks nothing.
         CorruptFileError: its plan.json is damaged.
     """
     joined, runs = join_plan(plan, folder)
-    return PlanStatus(folder=folder, name=joined.name, runs=tuple(_status(run, folder) for run in runs))
+    picked = _picked(runs, plan.seeds, only)
+    return PlanStatus(folder=folder, name=joined.name, runs=tuple(_status(run, folder) for run in picked))
 
 
 def run_plan(

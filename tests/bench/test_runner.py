@@ -175,6 +175,7 @@ def test_only_picks_runs_by_parts_of_their_names(stored):
     status, started = carry_out(PLAN, stored, only=["separate-"])
     assert [id.split("-")[0] for id in started] == ["separate"]
     assert [run.state for run in status.runs] == ["missing", "done"]
+    assert [run.state for run in plan_status(PLAN, stored, only=["shared"]).runs] == ["missing"]
     with pytest.raises(
         ConfigError, match="--only seperate picks none of the runs, which are called like 'shared-"
     ):
