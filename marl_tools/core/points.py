@@ -31,7 +31,10 @@ def rows_of_history(history: HistoryLike) -> list[Mapping[str, Any]]:
             lengths[key] = len(values)
         if len(set(lengths.values())) > 1:
             raise ConfigError(f"the lists of history differ in length: {lengths}.")
-        return [dict(zip(history, values, strict=True)) for values in zip(*history.values(), strict=True)]
+        return [
+            dict(zip(map(str, history), values, strict=True))
+            for values in zip(*history.values(), strict=True)
+        ]
     rows: list[Mapping[str, Any]] = []
     for entry in history:
         if isinstance(entry, EpisodeLog):
