@@ -1,13 +1,17 @@
 """What a newcomer's slips are answered with: each names what was given and what would work, and leaves nothing behind."""
 
 import json
+import os
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 
 from marl_tools.cli import main
+from marl_tools.core.errors import ConfigError
 from marl_tools.experiment.flags import whole_number
+from marl_tools.experiment.folder import refuse_file
 from tests.test_cli import FILM, QUIET, TINY, refused
 
 
@@ -105,6 +109,20 @@ def test_an_out_that_is_a_file_or_below_one_is_named_and_the_env_not_blamed(run,
             assert f"{out} cannot be a folder: {file} is a file; give another --out" in message
             assert "could not be filmed" not in message
     assert file.read_text() == "precious"
+
+
+def test_an_out_in_which_we_may_not_write_is_named():
+    # /usr is there for everyone and writable for root alone, whose rights are laid down for a moment.
+    user = os.geteuid()
+    os.seteuid(65534 if user == 0 else user)
+    try:
+        with pytest.raises(
+            ConfigError,
+            match="^/usr/a/clips cannot be written to: no permission to write in /usr; give another --out",
+        ):
+            refuse_file(Path("/usr/a/clips"))
+    finally:
+        os.seteuid(user)
 
 
 @pytest.mark.parametrize("text", ["48", "4_8", "4.8e1", "0.048k"])

@@ -11,6 +11,7 @@ from typing import Any
 from typeguard import TypeCheckError, check_type
 
 from marl_tools.core.errors import ConfigError, did_you_mean
+from marl_tools.experiment.flags import Count
 
 Path_ = tuple[str, ...]
 
@@ -27,16 +28,20 @@ class FlatSettings:
         self.kind = kind
         self._owners: dict[str, Path_] = {}
         self._hints: dict[str, Any] = {}
+        self._counts: set[str] = set()
+        """Those that may be written as 1e6, which is a float in TOML."""
         self._parts: dict[Path_, type[Any]] = {}
         self._walk(kind, (), hidden)
 
     def _walk(self, kind: type[Any], path: Path_, hidden: tuple[str, ...]) -> None:
         self._parts[path] = kind
-        hints = typing.get_type_hints(kind)
+        hints, extra = typing.get_type_hints(kind), typing.get_type_hints(kind, include_extras=True)
         for field in dataclasses.fields(kind):
             if dataclasses.is_dataclass(hints[field.name]):
                 self._walk(hints[field.name], (*path, field.name), hidden)
             elif field.name not in hidden:
+                if Count in (extra[field.name], *typing.get_args(extra[field.name])):
+                    self._counts.add(field.name)
                 assert field.name not in self._owners, f"two settings are called {field.name}"
                 self._owners[field.name] = path
                 self._hints[field.name] = hints[field.name]
@@ -66,6 +71,8 @@ class FlatSettings:
         for name, value in flat.items():
             if name not in self._owners:
                 raise ConfigError(f"unknown setting {name!r}.{did_you_mean(name, self._owners)}")
+            if name in self._counts and isinstance(value, float) and value.is_integer():
+                value = int(value)
             values[self._owners[name]][name] = _typed(name, value, self._hints[name])
         # Inner ones first: each becomes a value of the one around it.
         for path in sorted(self._parts, key=len, reverse=True):

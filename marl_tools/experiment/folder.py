@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from contextlib import suppress
 from importlib.metadata import version
@@ -112,8 +113,12 @@ def save_latest(content: Any, folder: Path, name: str) -> Path:
     return save_to_file(content, folder, name)
 
 
+_EFFECTIVE = os.access in os.supports_effective_ids
+"""Whether the system can be asked about the user that this process acts as, and not only the one who started it."""
+
+
 def refuse_file(folder: Path) -> None:
-    """Refuse an --out that cannot be a folder: it or what it should lie in is a file, or its name is impossible.
+    """Refuse an --out that nothing can be written to: it or what it should lie in is a file or not ours, or its name is impossible.
 
     Raises:
         ConfigError: names the file, or what the system says.
@@ -124,6 +129,10 @@ def refuse_file(folder: Path) -> None:
         raise ConfigError(f"{folder} cannot be a folder: {error.strerror}; give another --out") from error
     if there is not None and not there.is_dir():
         raise ConfigError(f"{folder} cannot be a folder: {there} is a file; give another --out")
+    if there is not None and not os.access(there, os.W_OK | os.X_OK, effective_ids=_EFFECTIVE):
+        raise ConfigError(
+            f"{folder} cannot be written to: no permission to write in {there}; give another --out"
+        )
 
 
 def fresh_folder(config: RunConfig) -> Path:

@@ -297,6 +297,14 @@ def test_a_toml_file_is_read_strictly(tmp_path, text, message):
         RunConfig.from_toml(toml(tmp_path, text))
 
 
+def test_a_file_may_write_a_count_as_the_flag_may_and_no_other_float(tmp_path):
+    config = RunConfig.from_toml(toml(tmp_path, 'env = "crossing"\ntimesteps = 1e6'))
+    assert (config.timesteps, type(config.timesteps)) == (1_000_000, int)
+    for wrong in ("timesteps = 1.5", "timesteps = inf", "timesteps = nan", "num_envs = 8.0"):
+        with pytest.raises(ConfigError, match=f"{wrong.split()[0]}=.*: must be int"):
+            RunConfig.from_toml(toml(tmp_path, f'env = "crossing"\n{wrong}'))
+
+
 def test_a_broken_or_missing_file_is_named(tmp_path):
     for content in (b"env = ", b"\xff\xfe"):
         path = tmp_path / "broken.toml"
