@@ -118,7 +118,7 @@ def test_an_out_in_which_we_may_not_write_is_named():
     try:
         with pytest.raises(
             ConfigError,
-            match="^/usr/a/clips cannot be written to: no permission to write in /usr; give another --out",
+            match=r"^/usr/a/clips cannot be written to: no permission to write in /usr; give another --out",
         ):
             refuse_file(Path("/usr/a/clips"))
     finally:
