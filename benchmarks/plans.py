@@ -107,16 +107,17 @@ def page(rows: list[dict[str, Any]]) -> None:
         "`python benchmarks/plans.py`: tiny runs of crossing (native, 4,096 env steps, 10 evaluation episodes before and after, no "
         "film), one at a time, each in a process of its own. *Own time* is measured in that process, from the run's first line to "
         "its last; *added* is all else: the server that processes are forked from, starting and ending them, looking for what "
-        "is to do, `plan.json` and `summary.json`. *Ready*: seconds of it before the first run began.",
+        "is to do, `plan.json` and `summary.json`. *Ready*: the part of it before the first run began, once a plan; *rest*: the others, a "
+        "run.",
         "",
-        "| runs | wall, s | sum of own times, s | median of a run, s | ready, s | added | added a run, ms |",
+        "| runs | wall, s | sum of own times, s | median of a run, s | added | ready, s | rest, ms |",
         "|---|---|---|---|---|---|---|",
     ]
     for row in plans:
         added = row["wall"] - row["own"]
         lines.append(
-            f"| {row['runs']} | {row['wall']:.1f} | {row['own']:.1f} | {row['median']:.2f} | {row['ready']:.1f} | "
-            f"{100 * added / row['own']:.1f} % | {1000 * added / row['runs']:.0f} |"
+            f"| {row['runs']} | {row['wall']:.1f} | {row['own']:.1f} | {row['median']:.2f} | {100 * added / row['own']:.1f} % | "
+            f"{row['ready']:.1f} | {1000 * (added - row['ready']) / row['runs']:.0f} |"
         )
     for row in alone:
         lines += [

@@ -1,1 +1,1 @@
-"""What runs tell together: figures of merit over sessions and trials."""
+"""Plans over many runs, and what their runs tell together."""
