@@ -1,6 +1,10 @@
 """Runs that collect beside their updates, and what a run of either kind leaves in its logs when a step of it fails."""
 
 import json
+import os
+import signal
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -112,3 +116,52 @@ def test_episodes_that_end_in_the_step_that_fails_are_logged_and_none_is_there_t
     assert [json.dumps(row["returns"]) for row in rows(folder / "episodes.replayed.jsonl")] == [
         json.dumps(dict.fromkeys(("agent_0", "agent_1", "agent_2"), 45.0))
     ] * 2
+
+
+class Mortal(Team):
+    """The copy that takes its 40th step first kills the worker process in which it lives, once in all."""
+
+    def __init__(self, mark):
+        super().__init__(2, max_cycles=5)
+        self.mark, self.steps = Path(mark), 0
+
+    def step(self, actions):
+        self.steps += 1
+        if self.steps == 40 and not self.mark.exists():
+            self.mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(actions)
+
+
+def mortal(mark):
+    return Mortal(mark)
+
+
+def test_a_worker_that_dies_beside_an_update_is_replaced_and_every_step_but_the_one_is_in_the_log(tmp_path):
+    folder = tmp_path / "run"
+    train(
+        settings(
+            folder,
+            env="tests.experiment.test_asynchronous:mortal",
+            env_kwargs={"mark": str(tmp_path / "mark")},
+            final_policy_eval_episodes=0,
+            asynchronous=True,
+            workers=2,
+            on_worker_death="restart",
+        )
+    )
+    updates, episodes = rows(folder / "updates.jsonl"), rows(folder / "episodes.jsonl")
+    assert [row["frames"] for row in updates] == [64, 128, 192, 256, 320, 384]
+    assert [row["lag"] for row in updates] == [0, 1, 1, 1, 1, 1]
+    # Nobody learns from the step that was lost, of two agents in each of its two copies.
+    assert [row["agent_steps"] for row in updates] == [128, 128, 124, 128, 128, 128]
+    gaps = []
+    for copy in range(4):
+        own = [row for row in episodes if row["env_index"] == copy]
+        assert [row["episode"] for row in own] == list(range(len(own)))
+        assert all(row["t_end"] - row["t_start"] == 4 * row["length"] for row in own)
+        gaps.append([after["t_start"] - before["t_end"] for before, after in pairwise(own)])
+    # The clock went on over the step that was lost; of all others each is in one episode.
+    assert sorted(sum(gap) for gap in gaps) == [0, 0, 4, 4]
+    died = [row for row in episodes if "interrupted" in row["ends"].values()]
+    assert [(row["length"], row["lengths"]) for row in died] == [(4, {"agent_0": 4, "agent_1": 4})] * 2
