@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from marl_tools.core.errors import EnvError
+from marl_tools.core.errors import ConfigError, EnvError, MissingExtraError
 from marl_tools.core.types import AgentID
 from marl_tools.core.wrappers.base import ParallelWrapper
 from marl_tools.envs.adapters.packages import imported
@@ -54,12 +54,7 @@ class SharedBody(ParallelWrapper):
         try:
             return self.env.render()
         except Exception as error:
-            backend = os.environ.get("MUJOCO_GL", "glfw")
-            raise EnvError(
-                f"{self.metadata['name']} cannot be drawn with MUJOCO_GL={backend}: {error!r}. Without a screen it takes "
-                "MUJOCO_GL=egl (Debian, Ubuntu: apt install libegl1 libgl1) or MUJOCO_GL=osmesa (apt install libosmesa6); "
-                "training needs neither"
-            ) from error
+            raise EnvError(f"{self.metadata['name']} cannot be drawn{_remedy(error)}") from error
 
 
 def parallel_env(
@@ -73,17 +68,36 @@ def parallel_env(
 
     Raises:
         MissingExtraError: Gymnasium-Robotics or MuJoCo is not installed.
+        ConfigError: MuJoCo does not start, since MUJOCO_GL asks for what is not there.
     """
+    _start()
     module = imported("gymnasium_robotics.envs.multiagent_mujoco.mamujoco_v1", INSTALL)
     with _no_log_file():
         env = module.parallel_env(scenario, agent_conf, render_mode=render_mode, **kwargs)
     return SharedBody(env, f"{scenario}_{agent_conf}", render_mode)
 
 
+def _start() -> Any:
+    """MuJoCo itself, which looks for the library that MUJOCO_GL asks for as soon as it is imported."""
+    try:
+        return imported("mujoco", INSTALL)
+    except MissingExtraError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"MuJoCo does not start{_remedy(error)}: unset MUJOCO_GL for that") from error
+
+
+def _remedy(error: Exception) -> str:
+    return (
+        f" with MUJOCO_GL={os.environ.get('MUJOCO_GL', 'glfw')}: {error!r}. Without a screen it takes MUJOCO_GL=egl (Debian, Ubuntu: "
+        "apt install libegl1 libgl1) or MUJOCO_GL=osmesa (apt install libosmesa6); training needs neither"
+    )
+
+
 @contextmanager
 def _no_log_file() -> Iterator[None]:
     """MuJoCo warns of old words in Gymnasium's models, each time, in a file that it leaves in the working directory."""
-    mujoco: Any = imported("mujoco", INSTALL)
+    mujoco = _start()
     before = mujoco.get_mju_user_warning()
     mujoco.set_mju_user_warning(lambda message: None)
     try:

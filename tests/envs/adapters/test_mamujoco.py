@@ -1,5 +1,9 @@
 """MaMuJoCo: nothing shared between agents, no file left behind, and a remedy where there is no renderer."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -91,6 +95,19 @@ def test_without_a_renderer_the_remedy_is_named(monkeypatch):
     with pytest.raises(EnvError, match=r"MUJOCO_GL=papyrus.*MUJOCO_GL=egl .*libegl1.*osmesa"):
         env.render()
     env.step(idle(env))
+
+
+def test_a_renderer_that_mujoco_does_not_even_start_with_is_refused_with_the_remedy():
+    code = "from marl_tools.envs.adapters.mamujoco import parallel_env; parallel_env()"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "MUJOCO_GL": "papyrus"},
+        capture_output=True,
+        text=True,
+    )
+    last = done.stderr.strip().splitlines()[-1]
+    assert "ConfigError: MuJoCo does not start with MUJOCO_GL=papyrus" in last
+    assert "unset MUJOCO_GL" in last
 
 
 def test_its_films_have_the_bodys_own_speed():
