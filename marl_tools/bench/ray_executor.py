@@ -118,7 +118,7 @@ class _Tasks:
                 for task in self._ready(_LOOK_SECONDS):
                     self._hear(task)
                 self._check_that_something_runs()
-        except (KeyboardInterrupt, ConfigError):
+        except BaseException:
             self._stop()
             raise
 
@@ -140,6 +140,8 @@ class _Tasks:
             self._end(task, lost(task.job, _how_lost(task, str(error)), task.seconds))
             return
         except ConfigError:
+            # Not the run is to blame.
+            self._tasks.remove(task)
             raise
         # Before or beside the run itself, such as a node where the package is not installed.
         except Exception as error:

@@ -7,6 +7,7 @@ import secrets
 import shutil
 import signal
 import socket
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -19,10 +20,12 @@ from marl_tools.core.errors import ConfigError
 _PROBE_SECONDS = 5.0
 _LONGEST_FOLDER = 40
 """Letters: Ray puts Unix sockets some 65 letters deeper, and the system allows 107."""
-_QUIET = {
+_SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     # What Ray will do by default one day, and warns of until then.
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    # By default workers yield to everything else on the machine, and next to anything busy come to a standstill.
+    "RAY_worker_niceness": "0",
 }
 _TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
@@ -51,10 +54,10 @@ def ray_environment(*, own: bool) -> Iterator[None]:
     """What Ray reads when it is imported and when it starts (``own``) or joins; what is set already stays.
 
     Clusters guard themselves with a token by default since 2.60. Ray looks for the one in the home folder by itself only
-    where no address is given.
+    where no address is given. What was so when it was imported stays.
     """
-    wanted = dict(_QUIET)
-    if own or any(os.environ.get(name) for name in _TOKENS) or _token_file().is_file():
+    wanted = dict(_SETTINGS)
+    if "ray" not in sys.modules and (own or _has_token()):
         wanted["RAY_AUTH_MODE"] = "token"
     missing = wanted.keys() - os.environ.keys()
     os.environ.update({name: wanted[name] for name in missing})
@@ -65,8 +68,8 @@ def ray_environment(*, own: bool) -> Iterator[None]:
             os.environ.pop(name, None)
 
 
-def _token_file() -> Path:
-    return Path(os.path.expanduser("~")) / ".ray" / "auth_token"
+def _has_token() -> bool:
+    return any(os.environ.get(name) for name in _TOKENS) or (Path.home() / ".ray" / "auth_token").is_file()
 
 
 @contextmanager
