@@ -7,9 +7,11 @@ from typing import Any
 from marl_tools.bench.plan import Excluded, Plan
 
 _RISK = 0.05
-_SOLVABLE: dict[str, Any] = {"native": True, "learning_rate": 1e-3, "share": "none"}
-# Nothing is ever played whose risk is not known to be low enough: on these tasks there is always something else to do.
-_LEDGER: dict[str, Any] = {"shield": "ledger", "shield_patience": 0, "shield_calibrate": 100}
+_GRID: dict[str, Any] = {"learning_rate": 1e-3, "share": "none"}
+_OURS: dict[str, Any] = _GRID | {"native": True}
+# Nothing is ever played of which it is not known that it is safe enough, whatever the others do: each of these tasks has
+# something of the kind to offer at every state.
+_LEDGER: dict[str, Any] = {"shield": "ledger", "shield_patience": 0, "shield_opponent_mode": "worst_case"}
 
 _SHIELD = Plan(
     name="shield",
@@ -23,9 +25,11 @@ _SHIELD = Plan(
     },
     methods={"ippo": {}, "lagrangian": {"constraint": "lagrange"}, "ledger": _LEDGER},
     tasks={
-        "crossing": {**_SOLVABLE, "timesteps": 50_000},
-        "gridmap_rooms": {**_SOLVABLE, "timesteps": 60_000, "env_kwargs": {"max_cycles": 100}},
-        # IPPO alone needs no cost; that of its training is what the others are compared with.
+        "crossing": _OURS | {"timesteps": 50_000},
+        "gridmap_rooms": _OURS | {"timesteps": 60_000, "env_kwargs": {"max_cycles": 100}},
+        "lle_level_3": _GRID | {"timesteps": 60_000},
+        "masa_stag_hunt": _GRID | {"timesteps": 150_000},
+        # IPPO alone needs no cost; that of its training is what the other method is compared with.
         "simple_spread": {"native": True, "learning_rate": 1e-3, "timesteps": 400_000, "cost": "default"},
     },
     excluded=(
@@ -53,7 +57,7 @@ _QUICK = Plan(
         "rollouts": 32,
         "final_policy_eval_episodes": 50,
     },
-    methods={"ippo": {}, "ledger": _LEDGER | {"shield_calibrate": 20}},
+    methods={"ippo": {}, "ledger": _LEDGER},
     tasks={"crossing": {}},
     seeds=(0, 1),
 )
