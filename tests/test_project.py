@@ -47,7 +47,7 @@ def test_importing_the_package_loads_nothing_heavy(statement):
     assert run.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("package", ["wandb", "moviepy", "supersuit", "tensorboard"])
+@pytest.mark.parametrize("package", ["wandb", "moviepy", "supersuit", "tensorboard", "ray"])
 def test_only_one_module_knows_a_package_that_may_have_to_be_replaced(package):
     importers = [str(path.relative_to(ROOT)) for path in MODULES if package in imported_packages(path)]
     assert len(importers) == 1, importers

@@ -9,7 +9,6 @@ import pytest
 from marl_tools.core.errors import ConfigError
 from marl_tools.core.ray_surroundings import probe, ray_environment, short_temp_dir, sigterm_kept
 
-
 NICENESS = "RAY_worker_niceness"
 
 
