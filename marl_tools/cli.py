@@ -200,7 +200,7 @@ def _film(call: RecordArgs, config: RunConfig, policy: Policy) -> list[Path]:
     common = {"fps": call.fps, "overlay": call.overlay}
     if call.grid is None:
         return film_episodes(
-            config.factory(),
+            config.factory(judged=True),
             policy,
             folder,
             episodes=call.episodes,
@@ -212,7 +212,7 @@ def _film(call: RecordArgs, config: RunConfig, policy: Policy) -> list[Path]:
     rows, cols = _grid(call.grid)
     return [
         film_grid(
-            config.factory(),
+            config.factory(judged=True),
             policy,
             folder / f"{file_stem(call.name)}-{call.grid}.{call.format}",
             rows=rows,
