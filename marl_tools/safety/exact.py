@@ -48,7 +48,7 @@ def violation_probability(
     shields = [None] * count if shields is None else shields
     guarded = [agent for agent, shield in enumerate(shields) if shield is not None]
     ids = np.arange(len(model.keys)) if key_ids is None else np.asarray(key_ids)
-    outcomes, over = _Outcomes(model.table), model.ended.all(axis=1)
+    outcomes, over = _Outcomes(model.table), np.all(model.ended, axis=1)
 
     key = np.flatnonzero(model.initial)
     probability = model.initial[key]

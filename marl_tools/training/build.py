@@ -62,7 +62,7 @@ def build_team(
     factors = env.factors() if callable(getattr(env, "factors", None)) else None
     if factors is not None:
         return _build_factored(env, groups, config, factors, model, support, num_envs=num_envs, gamma=gamma)
-    solvable = _has_own_law(env)
+    solvable = has_own_law(env)
     if model == "exact" and not solvable:
         raise ConfigError(
             f"shield_model='exact' needs an env whose law can be enumerated, and no wrapper that changes it, which "
@@ -94,7 +94,7 @@ def _build_factored(
     gamma: float,
 ) -> FactoredTeam:
     """The team over the factors that its env declares; their laws are the env's own or nothing."""
-    own = _has_own_law(env, "factors")
+    own = has_own_law(env, "factors")
     laws = [factor.law if own else None for factor in factors.parts]
     if model == "exact" and None in laws:
         raise ConfigError(
@@ -127,7 +127,7 @@ def _check_others(env_name: str, actions: Sequence[int]) -> None:
         )
 
 
-def _has_own_law(env: Any, method: str = "joint_law") -> bool:
+def has_own_law(env: Any, method: str = "joint_law") -> bool:
     """Whether the law that the env's ``method`` tells of is the law that is played.
 
     A wrapper that adds a cost, skips frames or retires agents makes another law of it; a cap only cuts it off.

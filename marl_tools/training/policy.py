@@ -16,9 +16,11 @@ from marl_tools.core.errors import ConfigError, CorruptFileError
 from marl_tools.core.io import PathLike
 from marl_tools.core.space_json import space_from_json, space_to_json
 from marl_tools.core.spaces import AgentGroup, AgentSpaces
+from marl_tools.core.transitions import KeyedView
 from marl_tools.core.types import AgentID
 from marl_tools.models.distributions import choice_probabilities
 from marl_tools.models.networks import ActorCritic, NetworkConfig
+from marl_tools.training.batches import from_lanes, to_lanes
 from marl_tools.training.checkpoint import load_checkpoint
 from marl_tools.training.checkpoint_folder import CheckpointFolder
 
@@ -90,6 +92,23 @@ class TeamPolicy:
                 params = self._params(group, agents, observations, infos or {}).flatten(0, 1)
                 law = choice_probabilities(self.networks[group.name].distribution, params).numpy()
                 found.update({agent: law[self._row[agent][1]] for agent in agents})
+        return found
+
+    @torch.inference_mode()
+    def laws(self, view: KeyedView) -> dict[AgentID, NDArray[np.float64]]:
+        """Probabilities (K, n) with which each agent plays its actions at K keys; 0 and 1 where play is ``deterministic``."""
+        found: dict[AgentID, NDArray[np.float64]] = {}
+        for group in self.groups:
+            network = self.networks[group.name]
+            seen = np.stack([view.observations[agent] for agent in group.agents], 1)
+            masks = [view.masks[agent] for agent in group.agents if agent in view.masks]
+            mask = to_lanes(np.stack(masks, 1), network.lanes) if masks else None
+            params = network.policy(to_lanes(seen, network.lanes), mask)
+            law = from_lanes(choice_probabilities(network.distribution, params), len(group.agents))
+            for place, agent in enumerate(group.agents):
+                own = law[:, place].astype(np.float64)
+                own = np.eye(own.shape[1])[own.argmax(1)] if self.deterministic else own
+                found[agent] = own / own.sum(1, keepdims=True)
         return found
 
     def _act(

@@ -69,7 +69,7 @@ class HuntGame(FieldGame):
 
     def ended(self, state: Ints) -> Bools:
         """Everybody has ended once somebody is mauled."""
-        over = self._met(state).any(axis=2).any(axis=1)
+        over = np.any(self._met(state), axis=(1, 2))
         return np.repeat(over[:, None], len(self.agents), axis=1)
 
     def observe(self, state: Ints) -> NDArray[np.float32]:

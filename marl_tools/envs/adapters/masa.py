@@ -108,7 +108,7 @@ class HuntEnv(EnumeratedEnv[HuntGame]):
 def parallel_env(
     *,
     rows: int = 3,
-    columns: int = 4,
+    columns: int = 3,
     num_plants: int = 1,
     max_cycles: int = 50,
     render_mode: str | None = None,

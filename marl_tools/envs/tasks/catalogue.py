@@ -178,7 +178,7 @@ _STAG_HUNT = adapted(
     2,
     "MASA's Markov stag hunt: plants, and a stag that mauls a lone hunter",
     adapter="masa",
-    observations="50 numbers",
+    observations="38 numbers",
     actions=MOVES,
     violation="mauled",
     cap=50,
