@@ -100,6 +100,7 @@ def test_a_finished_run_leaves_exactly_what_the_design_says(spread):
     _, result = spread
     files = {str(path.relative_to(result.folder)) for path in result.folder.rglob("*") if path.is_file()}
     assert files == {
+        "certificate.json",
         "config.json",
         "versions.json",
         "episodes.jsonl",
