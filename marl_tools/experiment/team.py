@@ -45,9 +45,9 @@ def load_team(
         env.close()
     if team is None:
         return policy
-    if "shield" not in tensors:
+    if not isinstance(shield := state.get("shield"), Mapping):
         raise ConfigError(f"{folder}: its checkpoint has no shield, but its config.json asks for one")
-    team.load(tensors["shield"].numpy())
+    team.load(shield)
     if deterministic:
         # The floors were counted while actions were sampled: of the policy's favourites they say nothing.
         team.policies_changed()

@@ -19,14 +19,14 @@ from marl_tools.core.durable import plain
 from marl_tools.core.errors import ConfigError, CorruptFileError
 from marl_tools.core.io import PathLike, atomic_write, create_dir
 
-SCHEMA = 2
-_KEY, _DIGEST, _ARRAY = "marl_tools", "sha256", "$array"
+SCHEMA = 3
+_KEY, _DIGEST, _ARRAY, _TEXT = "marl_tools", "sha256", "$array", "$text"
 
 
 def save_checkpoint(path: PathLike, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> str:
     """Write tensors and a state to ``path``; an older file is replaced only by a whole new one.
 
-    The state is plain JSON with NumPy arrays anywhere in it. Returns the SHA-256 of the file, in hexadecimal.
+    The state is plain JSON with NumPy arrays, of numbers or text, anywhere in it. Returns the SHA-256 of the file, in hexadecimal.
     """
     from safetensors.torch import save
 
@@ -107,6 +107,8 @@ def _digest(text: str, tensors: Iterable[tuple[str, Tensor]]) -> str:
 
 def _take_arrays(value: Any, tensors: dict[str, Tensor], place: str = "$state") -> Any:
     """``value`` with its arrays moved to ``tensors``, each named by its place."""
+    if isinstance(value, np.ndarray) and value.dtype.kind == "U":
+        return {_TEXT: value.tolist()}
     if isinstance(value, np.ndarray):
         tensors[place] = torch.from_numpy(np.array(value, order="C"))
         return {_ARRAY: place}
@@ -127,4 +129,6 @@ def _put_arrays(value: Any, tensors: dict[str, Tensor]) -> Any:
         if not isinstance(place := value[_ARRAY], str) or place not in tensors:
             raise ValueError(f"field {_ARRAY!r} names no tensor: {place!r}")
         return tensors.pop(place).numpy()
+    if value.keys() == {_TEXT}:
+        return np.array(value[_TEXT], str)
     return {key: _put_arrays(item, tensors) for key, item in value.items()}

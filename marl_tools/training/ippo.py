@@ -213,8 +213,6 @@ class IPPO:
             tensors |= {f"{name}/network/{key}": value for key, value in learner.network.state_dict().items()}
             optimiser = learner.optimiser_state()
             tensors |= {f"{name}/optimiser/{key}": value for key, value in optimiser.items()}
-        if self.shield:
-            tensors["shield"] = torch.from_numpy(self.shield.state().copy())
         networks = {name: learner.network for name, learner in self.learners.items()}
         return tensors, {
             **describe_team(self.envs.groups, networks, self.config.network),
@@ -225,6 +223,7 @@ class IPPO:
             "acted": overlap.acted if overlap else self.updates,
             "rng": self.rng.bit_generator.state,
             "constraint": self.constraint.state() if self.constraint else None,
+            "shield": self.shield.state() if self.shield else None,
         }
 
     def load(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
@@ -248,7 +247,7 @@ class IPPO:
         if self.constraint:
             self.constraint.load(state["constraint"])
         if self.shield:
-            self.shield.load(tensors["shield"].numpy())
+            self.shield.load(state["shield"])
         self.updates = state["updates"]
         self.rng.bit_generator.state = state["rng"]
         if state["envs"] is not None:

@@ -26,14 +26,7 @@ from marl_tools.safety.store import by_cell
 from marl_tools.training.contracts import Probabilities
 from marl_tools.training.factored_models import FactoredModels
 from marl_tools.training.layout import TeamLayout
-from marl_tools.training.team_models import (
-    TeamModels,
-    pack,
-    require_costs,
-    require_keys,
-    team_actions,
-    unpack,
-)
+from marl_tools.training.team_models import Arrays, TeamModels, require_costs, require_keys, team_actions
 
 
 class ShieldedTeam:
@@ -270,21 +263,21 @@ class ShieldedTeam:
         self.blocks = self.false_blocks = 0
         return {"keys": self.models.num_keys, "rows": self.models.num_rows, "false_block_rate": rate}
 
-    def state(self) -> NDArray[np.uint8]:
-        """Models and shield, exactly, as the bytes of an npz file without pickles."""
-        return pack({**self.models.state(), "shield": self.shield.state(), "team": {"ended": self._ended}})
+    def state(self) -> dict[str, Arrays]:
+        """Models and shield, exactly, as named arrays."""
+        own = {"ended": self._ended.copy()}
+        return {**self.models.state(), "shield": self.shield.state(), "team": own}
 
-    def load(self, state: NDArray[np.uint8]) -> None:
+    def load(self, state: Mapping[str, Arrays]) -> None:
         """Go on from `state`.
 
         Raises:
             ConfigError: it is the state of another env, of the same one with other settings, or of other agents.
         """
-        parts = unpack(state)
-        self.models.load(parts)
-        self.shield = self._make_shield(len(parts["shield"]["key_ids"]))
-        self.shield.load(parts["shield"])
-        self._ended = parts["team"]["ended"]
+        self.models.load(state)
+        self.shield = self._make_shield(len(state["shield"]["key_ids"]))
+        self.shield.load(state["shield"])
+        self._ended = state["team"]["ended"].copy()
         self.refresh()
 
     def _count_blocks(self, decision: Decision) -> None:

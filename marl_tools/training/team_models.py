@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -164,24 +163,6 @@ def _topology(state: Arrays) -> Arrays:
     """What a declaration fixes in a world model's state: keys, rows and possible outcomes."""
     names = ("row_key", "row_joint", "edge_row", "edge_succ", "edge_violated", "edge_ended")
     return {name: state[name] for name in ("closed", "key_lengths", "key_bytes", *names)}
-
-
-def pack(parts: Mapping[str, Arrays]) -> NDArray[np.uint8]:
-    """Named groups of arrays as the bytes of an npz file without pickles."""
-    named = {f"{part}/{name}": array for part, arrays in parts.items() for name, array in arrays.items()}
-    buffer = io.BytesIO()
-    np.savez(buffer, allow_pickle=False, **named)
-    return np.frombuffer(buffer.getvalue(), np.uint8)
-
-
-def unpack(packed: NDArray[np.uint8]) -> dict[str, Arrays]:
-    """Inverse of `pack`."""
-    parts: dict[str, Arrays] = {}
-    with np.load(io.BytesIO(packed.tobytes()), allow_pickle=False) as arrays:
-        for path in arrays.files:
-            part, _, name = path.partition("/")
-            parts.setdefault(part, {})[name] = arrays[path]
-    return parts
 
 
 def team_actions(groups: Sequence[AgentGroup], agents: Sequence[AgentID]) -> tuple[int, ...]:

@@ -83,6 +83,7 @@ def assert_same_run(ours, theirs):
         assert tensors.keys() == others.keys()
         assert [name for name in tensors if not torch.equal(tensors[name], others[name])] == []
         assert state["best"] == of_other["best"]
+        np.testing.assert_equal(state["shield"], of_other["shield"])
     for name in ("certificate.json", "evaluation-trained.json"):
         if (ours / name).exists() or (theirs / name).exists():
             assert (ours / name).read_text() == (theirs / name).read_text(), name

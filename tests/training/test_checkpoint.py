@@ -56,6 +56,15 @@ def test_tensors_that_share_memory_are_saved_each(tmp_path):
     assert load_checkpoint(tmp_path / "x.safetensors")[0]["half"].tolist() == [0.0, 1.0]
 
 
+def test_text_in_an_array_comes_back_as_one(tmp_path):
+    state = {"kind": np.array("world"), "names": np.array(["a", "über"])}
+    save_checkpoint(tmp_path / "x.safetensors", {}, state)
+    _, loaded = load_checkpoint(tmp_path / "x.safetensors")
+    for name, array in state.items():
+        assert (loaded[name].shape, loaded[name].dtype.kind) == (array.shape, "U")
+        assert np.array_equal(loaded[name], array)
+
+
 def test_arrays_may_lie_anywhere_in_the_state(tmp_path):
     actions = np.arange(6).reshape(2, 3)
     state = {

@@ -62,9 +62,9 @@ def test_what_was_saved_goes_on_with_the_same_tables_and_decisions(learned):
     team = learned.team
     state = team.state()
     other = mt.attach_shield(fleet, Dice(), max_risk=0.1, learn_episodes=1, patience=4).team
-    assert not np.array_equal(other.state(), state)
+    assert other.state()["world_0"]["row_draws"].sum() != state["world_0"]["row_draws"].sum()
     other.load(state)
-    assert np.array_equal(other.state(), state)
+    np.testing.assert_equal(other.state(), state)
     for ours, theirs in zip(team.tables, other.tables, strict=True):
         assert np.array_equal(ours.lo, theirs.lo)
     for ours, theirs in zip(team.shield.rule.store.parts, other.shield.rule.store.parts, strict=True):
