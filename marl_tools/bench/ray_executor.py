@@ -109,15 +109,19 @@ class _Tasks:
         self._surroundings, self._on_event = surroundings, on_event
         self._tasks: list[_Task] = []
         self._idle_since: float | None = None
+        self._lost_before = ""
 
     def carry_out(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
             self._submit(job, 1)
         try:
             while self._tasks:
+                self._lost_before = ""
                 for task in self._ready(_LOOK_SECONDS):
                     self._hear(task)
                 self._check_that_something_runs()
+                if self._lost_before:
+                    time.sleep(_LOOK_SECONDS)
         except BaseException:
             self._stop()
             raise
@@ -137,7 +141,7 @@ class _Tasks:
         try:
             item = self._cluster.item(task.stream, timeout=_ITEM_SECONDS)
         except (WorkerLostError, CancelledError, TimeoutError, StopIteration) as error:
-            self._end(task, lost(task.job, _how_lost(task, str(error)), task.seconds))
+            self._lose(task, str(error))
             return
         except ConfigError:
             # Not the run is to blame.
@@ -151,9 +155,18 @@ class _Tasks:
             task.begun, task.begun_at = item, time.perf_counter()
             self._on_event(Started(id=task.job.id, attempt=task.number, where=str(item)))
         elif item.state == "interrupted":
-            self._end(task, lost(task.job, _how_lost(task, "its node told it to stop"), task.seconds))
+            self._lose(task, "its node told it to stop")
         else:
             self._end(task, item)
+
+    def _lose(self, task: _Task, how: str) -> None:
+        if task.begun:
+            self._end(task, lost(task.job, f"{task.begun} was lost: {how}", task.seconds))
+            return
+        # No attempt at all; but the next may be lost at once, too.
+        self._tasks.remove(task)
+        self._submit(task.job, task.number)
+        self._lost_before = f"; some were lost before they began: {how}"
 
     def _end(self, task: _Task, result: JobResult) -> None:
         self._tasks.remove(task)
@@ -180,8 +193,8 @@ class _Tasks:
         alive = [f"{node.host} with {node.resources.get('CPU', 0):g} CPU" for node in nodes if node.alive]
         raise WorkerError(
             f"no run could begin for {self._executor.patience:g} s: {len(self._tasks)} wait for {self._executor.resources} "
-            f"each, and {len(nodes) - len(alive)} of {len(nodes)} nodes are gone; there are {', '.join(alive) or 'none'}. Add "
-            "nodes or ask for less; the same call goes on with what is missing"
+            f"each, and {len(nodes) - len(alive)} of {len(nodes)} nodes are gone; there are {', '.join(alive) or 'none'}"
+            f"{self._lost_before}. Add nodes or ask for less; the same call goes on with what is missing"
         )
 
     def _taken_by_others(self) -> bool:
@@ -214,10 +227,6 @@ class _Tasks:
         self._tasks.remove(task)
         if task.begun:
             self._on_event(Finished(result=item, attempts=task.number))
-
-
-def _how_lost(task: _Task, how: str) -> str:
-    return f"{task.begun} was lost: {how}" if task.begun else f"lost before it began: {how}"
 
 
 def _failed(task: _Task, error: Exception) -> JobResult:

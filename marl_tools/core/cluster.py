@@ -243,5 +243,6 @@ def _init(ray: ModuleType, address: str, options: Mapping[str, Any]) -> None:
 
 def _first_sentence(error: BaseException) -> str:
     """Ray's messages go on for paragraphs."""
-    line = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return line[:300] if line.endswith(".") else f"{line[:300]}."
+    lines = (line.strip() for line in str(error).splitlines())
+    line = next(filter(None, lines), type(error).__name__)
+    return f"{line.partition('. ')[0].rstrip('.')[:300]}."

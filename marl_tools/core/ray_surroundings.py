@@ -51,16 +51,16 @@ def probe(address: str) -> None:
 
 @contextmanager
 def ray_environment(*, own: bool) -> Iterator[None]:
-    """What Ray reads when it is imported and when it starts (``own``) or joins; what is set already stays.
+    """What Ray reads when it is imported and when it starts (``own``) or joins a cluster; what is set already stays.
 
-    Clusters guard themselves with a token by default since 2.60. Ray looks for the one in the home folder by itself only
-    where no address is given. What was so when it was imported stays.
+    Clusters guard themselves with a token by default since 2.60, but Ray looks for the one in the home folder by itself only
+    where no address is given. A process keeps to what it was told about that when it imported Ray.
     """
-    wanted = dict(_SETTINGS)
     if "ray" not in sys.modules and (own or _has_token()):
-        wanted["RAY_AUTH_MODE"] = "token"
-    missing = wanted.keys() - os.environ.keys()
-    os.environ.update({name: wanted[name] for name in missing})
+        # For good: Ray looks it up as long as it is connected, and again when it is the next time.
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+    missing = _SETTINGS.keys() - os.environ.keys()
+    os.environ.update({name: _SETTINGS[name] for name in missing})
     try:
         yield
     finally:

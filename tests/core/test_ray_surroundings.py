@@ -36,7 +36,9 @@ def test_an_address_where_somebody_listens_is_left_to_ray():
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
-    for name in [name for name in os.environ if name.startswith("RAY_")]:
+    # Set first, so that what a test leaves is undone.
+    for name in ("RAY_AUTH_MODE", *(name for name in os.environ if name.startswith("RAY_"))):
+        monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     for name in [name for name in sys.modules if name.split(".")[0] == "ray"]:
         monkeypatch.delitem(sys.modules, name)
@@ -44,16 +46,22 @@ def home(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_token_is_used_where_there_is_one_and_for_a_cluster_of_ones_own(home, monkeypatch):
-    with ray_environment(own=True):
-        assert os.environ["RAY_AUTH_MODE"] == "token"
+def test_no_token_is_asked_for_where_there_is_none(home):
     with ray_environment(own=False):
         assert "RAY_AUTH_MODE" not in os.environ
+
+
+def test_a_token_is_used_for_a_cluster_of_ones_own(home):
+    with ray_environment(own=True):
+        assert os.environ["RAY_AUTH_MODE"] == "token"
+
+
+def test_a_token_is_used_where_there_is_one_for_as_long_as_the_process_lives(home):
     (home / ".ray").mkdir()
     (home / ".ray" / "auth_token").write_text("0123")
     with ray_environment(own=False):
-        assert os.environ["RAY_AUTH_MODE"] == "token"
-    assert "RAY_AUTH_MODE" not in os.environ
+        pass
+    assert os.environ["RAY_AUTH_MODE"] == "token"
 
 
 def test_what_the_user_has_set_for_ray_stays(home, monkeypatch):
