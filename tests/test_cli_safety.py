@@ -130,7 +130,7 @@ def test_what_only_a_shield_can_answer_is_refused_without_one(tmp_path, capsys):
             ["tests.keyed_envs:Costless", "--shield", "ledger"],
             "rink_v0 gives agent 'agent_1' no cost.*--cost",
         ),
-        (["simple_spread", "--constraint", "pid"], "simple_spread gives agent 'agent_0' no cost.*--cost"),
+        (["simple_push", "--constraint", "pid"], "simple_push gives agent 'adversary_0' no cost.*--cost"),
         (["tests.keyed_envs:Endless", "--shield", "ledger"], "rink_v0 has no episode cap.*--cap N"),
         (["tests.keyed_envs:Rink", "--shield", "ledger", "--shield-model", "exact"], "rink_v0.*'learned'"),
     ],
