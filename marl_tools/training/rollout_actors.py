@@ -29,7 +29,8 @@ MakeSlice = Callable[[range, int], VectorEnv]
 Weights = dict[str, dict[str, NDArray[Any]]]
 """Of each group, what the network's ``state_dict`` holds."""
 
-_CLOSING_SECONDS = 5.0
+_BIRTH_SECONDS, _CLOSING_SECONDS = 600.0, 5.0
+"""For an actor to find a place, start and build its envs; and for it to close them."""
 
 
 class SliceProcess:
@@ -66,7 +67,7 @@ class ActorEnvs(SpreadEnvs):
         num_envs: copies in all slices together.
         actors: how many.
         cluster: they live on.
-        timeout: seconds that an actor may take to begin, or for a rollout.
+        timeout: seconds that an actor may take for a rollout.
         on_death: "raise", or "restart": a new actor takes the place of one that was lost or hangs and plays the rollout again.
 
     Raises:
@@ -106,7 +107,7 @@ class ActorEnvs(SpreadEnvs):
     def _begin(self, seed: int, steps: int, state: Mapping[str, Any] | None) -> Sequence[dict[str, Any]]:
         self._how = {"seed": seed, "steps": steps}
         calls = [self._start(index, state) for index in range(len(self.slices))]
-        return self._results(calls)
+        return self._results(calls, timeout=_BIRTH_SECONDS)
 
     def _start(self, index: int, state: Mapping[str, Any] | None) -> Any:
         begin = self._handles[index].begin.remote
@@ -126,41 +127,44 @@ class ActorEnvs(SpreadEnvs):
             self._networks = {
                 name: (leader.group, copy.deepcopy(leader.network)) for name, leader in leaders.items()
             }
-            self._results([handle.meet.remote(self._networks) for handle in self._handles])
+            calls = [handle.meet.remote(self._networks) for handle in self._handles]
+            self._results(calls, timeout=self._timeout)
             self._met = True
-        return self._results([play(index) for index in range(len(self.slices))], again=play)
+        calls = [play(index) for index in range(len(self.slices))]
+        return self._results(calls, timeout=self._timeout, again=play)
 
-    def _results(self, calls: list[Any], again: Callable[[int], Any] | None = None) -> list[Any]:
+    def _results(
+        self, calls: list[Any], *, timeout: float, again: Callable[[int], Any] | None = None
+    ) -> list[Any]:
         """What a call of each actor returned; with ``again`` one that was lost may be replaced, and called again by it."""
-        deadline = time.monotonic() + self._timeout
+        deadline = time.monotonic() + timeout
         results = []
         for index, call in enumerate(calls):
             try:
                 results.append(self._cluster.result(call, timeout=max(0.0, deadline - time.monotonic())))
             except (WorkerLostError, TimeoutError) as error:
                 if again is None or self._on_death == "raise":
-                    raise self._lost(index, error) from error
+                    raise self._lost(index, error, timeout) from error
                 results.append(self._replaced(index, error, again))
         return results
 
     def _replaced(self, index: int, error: Exception, again: Callable[[int], Any]) -> Any:
-        log(
-            f"{self._lost(index, error)}; another one plays its rollout again", type="ray", priority="WARNING"
-        )
+        lost = self._lost(index, error, self._timeout)
+        log(f"{lost}; another one plays its rollout again", type="ray", priority="WARNING")
         self._cluster.kill(self._handles[index])
         self._handles[index] = self._new()
         try:
             # What all copies stood at after the rollout before is known here: no step of them is lost.
-            self._cluster.result(self._start(index, self._state), timeout=self._timeout)
+            self._cluster.result(self._start(index, self._state), timeout=_BIRTH_SECONDS)
             self._cluster.result(self._handles[index].meet.remote(self._networks), timeout=self._timeout)
             return self._cluster.result(again(index), timeout=self._timeout)
         except (WorkerLostError, TimeoutError) as second:
-            raise self._lost(index, second) from second
+            raise self._lost(index, second, self._timeout) from second
 
-    def _lost(self, index: int, error: Exception) -> WorkerError:
+    def _lost(self, index: int, error: Exception, timeout: float) -> WorkerError:
         copies = self.slices[index]
         what = (
-            f"did not answer for {self._timeout:g} s (is there a CPU for it? --rollout-timeout sets how long it may take)"
+            f"did not answer for {timeout:g} s (is there a CPU for it? --rollout-timeout says how long a rollout may take)"
             if isinstance(error, TimeoutError)
             else f"was lost: {error}"
         )
