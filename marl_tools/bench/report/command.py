@@ -31,8 +31,8 @@ def report(call: ReportArgs) -> None:
 
     videos: Videos = "none" if call.videos == "none" else "link"
     with ReportServer(call.folder, host=call.host, port=call.port, videos=videos) as server:
-        print(f"report of {call.folder} at {server.url}  (Ctrl-C ends it)", flush=True)
         try:
+            print(f"report of {call.folder} at {server.url}  (Ctrl-C ends it)", flush=True)
             server.serve_forever()
         except KeyboardInterrupt:
             print("report no longer served")

@@ -13,24 +13,25 @@ from marl_tools.bench.report.gather import Reading, open_folder
 from marl_tools.bench.report.page import Figures, detail, plan_body, run_body, whole_page
 from marl_tools.bench.report.plan_view import FINISHED, compared
 
-SECONDS = 2.0
-"""Between two looks of the page."""
-
-_WORK = 0.1  # of one core at most: what is watched needs the machine more
-
 
 class LiveReport:
     """The report of a folder as it is now; any number of threads may ask.
+
+    The page looks for news every ``seconds``. Drawing it up takes the share ``work`` of one core at most: what is
+    watched needs the machine more.
 
     Raises:
         ConfigError: no such folder, or neither run nor plan in it.
     """
 
+    seconds = 2.0
+    work = 0.1
+
     def __init__(self, folder: Path, *, videos: Videos = "link") -> None:
         self._source, self._page = open_folder(folder), folder / "report.html"
         self._videos: Videos = videos
         self._lock = threading.Lock()
-        self._version, self._look_at = 0, 0.0
+        self._version = 0
         self._finished: list[str] | None = None
         self._render()
 
@@ -43,7 +44,7 @@ class LiveReport:
         """The whole page."""
         with self._lock:
             self._look()
-            return whole_page(self.title, self._body, self._figures, live=SECONDS, number=self._version)
+            return whole_page(self.title, self._body, self._figures, live=self.seconds, number=self._version)
 
     def news(self, since: str) -> dict[str, Any]:
         """The body and its figures, if they have changed since that version."""
@@ -76,7 +77,7 @@ class LiveReport:
 
     def _look(self) -> None:
         """Read on and draw up the body anew, if something changed and it is time to."""
-        if time.monotonic() < self._look_at:
+        if time.monotonic() - self._drawn_at < self._took / self.work:
             return
         if self._source.refresh():
             self._render()
@@ -85,7 +86,8 @@ class LiveReport:
         began = time.monotonic()
         self._body, self._figures = self._bodies()
         self._version += 1
-        self._look_at = time.monotonic() + (time.monotonic() - began) / _WORK
+        self._drawn_at = time.monotonic()
+        self._took = self._drawn_at - began
 
     def _bodies(self) -> tuple[str, Figures]:
         source = self._source

@@ -1,7 +1,7 @@
 // Draws figures when they come into sight, opens runs in place, filters and sorts their list, and follows a live run.
 (() => {
   "use strict";
-  const PRINT_WIDTH = 330;
+  const PRINT_WIDTH = 308;
   const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"];
   const SYMBOLS = ["circle", "square", "diamond", "triangle-up", "cross", "x", "star", "hexagon"];
   const specs = new Map();
@@ -93,7 +93,7 @@
       font: { family: getComputedStyle(document.body).fontFamily, color: ink, size: 12 },
       xaxis: { ...axis, ...(forest ? { ...format, zeroline: false } : {}), title: { ...axis.title, text: plain(spec.x) }, ...(spec.x_range ? { range: spec.x_range } : {}), nticks: narrow ? 5 : 8 },
       yaxis: forest
-        ? { ...axis, type: "category", categoryarray: spec.order.map(plain).reverse(), categoryorder: "array", tickfont: { size: 12, color: ink }, range: [-0.7, spec.order.length - 0.3], showgrid: false }
+        ? { ...axis, type: "category", categoryarray: spec.order.map(plain).reverse(), categoryorder: "array", tickfont: { size: 12, color: ink }, ticks: "outside", ticklen: 8, tickcolor: "rgba(0,0,0,0)", range: [-0.7, spec.order.length - 0.3], showgrid: false }
         : { ...axis, ...format, title: { ...axis.title, text: plain(spec.y) }, ...(spec.y_range ? { range: spec.y_range } : {}), nticks: 7 },
       legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", font: { size: 12 }, itemwidth: 34 },
       showlegend: !forest && spec.traces.length > 1, hovermode: forest ? "closest" : "x unified",
@@ -140,12 +140,17 @@
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   // Paper is narrow and white, and shows what nobody has scrolled to. All inside the event: printing does not wait.
-  addEventListener("beforeprint", () => $$(".figure").forEach((figure) => {
-    draw(figure);
-    const box = $(".plot", figure);
-    if (figure.dataset.drawn) Plotly.relayout(box, { width: PRINT_WIDTH, height: 230 });
-  }));
-  addEventListener("afterprint", redraw);
+  addEventListener("beforeprint", () => {
+    document.documentElement.classList.add("paper");
+    for (const figure of $$(".figure")) {
+      draw(figure);
+      if (figure.dataset.drawn) Plotly.relayout($(".plot", figure), { width: PRINT_WIDTH, height: 230 });
+    }
+  });
+  addEventListener("afterprint", () => {
+    document.documentElement.classList.remove("paper");
+    redraw();
+  });
 
   // Films play, without a sound, as long as they are in sight; who stops one has it stopped.
   const still = matchMedia("(prefers-reduced-motion: reduce)");
