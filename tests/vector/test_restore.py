@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from gymnasium.spaces import Box
 from hypothesis import given, strategies as st
 
 from marl_tools.core.errors import ConfigError
@@ -163,6 +164,35 @@ def test_an_episode_that_plays_differently_is_given_up_and_logged_as_interrupted
     assert "1 running episodes of team did not play again" in capsys.readouterr().err
     assert new.frames == 33
     assert {env.clock.frames for env in new.envs} == {33}
+
+
+class Pictures(Team):
+    """Observes large pictures, a corner of which is not what it was the last time, in every episode or in the first only."""
+
+    changing, resets = True, 0
+
+    def __init__(self):
+        super().__init__(1, max_cycles=99)
+        self._spaces = {"agent_0": Box(0, 255, (200, 200, 3), np.uint8)}
+
+    def reset(self, seed=None, options=None):
+        Pictures.resets += 1
+        return super().reset(seed, options)
+
+    def _observe(self, agents):
+        picture = np.full((200, 200, 3), self.t, np.uint8)
+        picture[-1, -1] = Pictures.resets if self.changing else 0
+        return dict.fromkeys(agents, picture)
+
+
+@pytest.mark.parametrize("changing", [True, False])
+def test_large_observations_are_compared_whole_though_only_a_part_of_each_is_looked_at(monkeypatch, changing):
+    monkeypatch.setattr(Pictures, "changing", changing)
+    old, new = (SerialVectorEnv(EnvFactory(make_env=Pictures, env_name="pictures"), 1) for _ in range(2))
+    old.reset(SEED)
+    trace(old, np.random.default_rng(0), 2)
+    step = new.restore(SEED, old.state())
+    assert (step.lost is not None) == changing
 
 
 @given(st.lists(st.sets(st.integers(0, 2)), min_size=1, max_size=12), st.integers(0, 12))
