@@ -100,7 +100,7 @@ def test_the_same_method_has_the_same_colour_in_every_figure(finished_plan, tmp_
 def test_a_page_names_no_address_to_fetch_from(run):
     own = own_part(page_of(run))
     assert not re.findall(r"""(?:src|href|url)\s*[=(]\s*["']?(?:https?:)?//""", own)
-    assert "default-src 'none'" in own
+    assert "default-src 'none'" in unescape(own)
 
 
 def test_names_from_a_folder_never_become_code(plan):
@@ -174,12 +174,15 @@ def nonsense(value):
         "plan.json",
     ],
 )
-@pytest.mark.parametrize("change", [nonsense, lambda content: dict.fromkeys(content), lambda content: {}])
-def test_values_of_other_kinds_than_a_run_writes_never_stop_the_page(plan, name, change):
-    places = plan.glob("runs/*-s0-*/" + name) if name != "plan.json" else [plan / name]
-    for path in places:
-        path.write_text(json.dumps(change(json.loads(path.read_text()))))
-    assert "All runs" in words(page_of(plan, videos="none"))
+def test_values_of_other_kinds_than_a_run_writes_never_stop_the_page(plan, name):
+    changes = [nonsense, dict.fromkeys, lambda content: {}]
+    places = sorted(plan.glob("runs/*-s0-*/" + name)) if name != "plan.json" else [plan / name] * 3
+    for number, path in enumerate(places):
+        content = json.loads(path.read_text())
+        path.write_text(json.dumps(changes[number % 3](content)))
+        if name == "plan.json" or number == len(places) - 1:
+            assert "All runs" in words(page_of(plan, videos="none"))
+            path.write_text(json.dumps(content))
 
 
 def test_infinities_in_a_file_become_gaps(run):
