@@ -25,8 +25,6 @@ from tests.experiment.test_resume import assert_same_run
 pytestmark = [
     pytest.mark.skipif(find_spec("ray") is None, reason="the extra ray is not installed"),
     pytest.mark.slow,
-    # Files of its child processes, which Ray leaves to the garbage collector.
-    pytest.mark.filterwarnings("ignore:(unclosed file|subprocess .* is still running):ResourceWarning"),
 ]
 
 SHIELDED = {

@@ -52,16 +52,10 @@ def wait_for_ctrl_c(path):
 
 @pytest.fixture(scope="module")
 def cluster():
-    # Ray leaves files of its child processes to the garbage collector.
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("RAY_ADDRESS", raising=False)
         with connect(cpus=2) as cluster:
             yield cluster
-
-
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:(unclosed file|subprocess .* is still running):ResourceWarning"
-)
 
 
 @with_ray
