@@ -142,7 +142,6 @@ class _Run:
             if resumed:
                 # First of all: another process may be writing what is read below.
                 stack.enter_context(RunLock(self.folder))
-            self.saved_before = saved_before(self.folder)
             saving = config.saving.saving(self.factory, self.folder)
             envs = run_envs(config, saving, self.ranks)
             stack.enter_context(closed_after(envs))
@@ -179,9 +178,11 @@ class _Run:
         loaded = checkpoints.load() if checkpoints.exists() else None
         if loaded is None and (folder / "done.json").exists():
             raise ConfigError(f"{folder} is done, but its checkpoints are gone: train anew in another --out")
+        # Not earlier: workers of a process that has just been killed may write a little longer than it.
+        segments = saved_before(folder)
         frames, updates = self._load(trainer, loaded) if loaded else (0, 0)
         rewind(folder, frames=frames, updates=updates)
-        set_segments_aside(folder, self.saved_before, lost=trainer.interrupted)
+        set_segments_aside(folder, segments, lost=trainer.interrupted)
         with suppress(FileNotFoundError):
             self.history.extend(read_episodes(folder / EPISODES))
         for outdated in ("done.json", ERROR_FILE):
