@@ -11,20 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 from safety_methods import COMMON, DEPLOYED, METHODS, TASKS
 
 from marl_tools.core.logging import configure_logging
 from marl_tools.core.types import EpisodeLog
-from marl_tools.envs.parallel import GameEnv
 from marl_tools.experiment.config import RunConfig
 from marl_tools.experiment.native import native_envs
 from marl_tools.experiment.run import train
 from marl_tools.experiment.team import certify_run, evaluate_run, load_team
-from marl_tools.safety.exact import solve, violation_probability
-from marl_tools.training.policy import RandomPolicy, TeamPolicy
-from marl_tools.training.shielded_policy import ShieldedPolicy
+from marl_tools.training.exact_play import exact_violations
+from marl_tools.training.policy import RandomPolicy
 
 
 class Timed:
@@ -85,38 +81,10 @@ def run_one(task: str, method: str, seed: int, scratch: Path) -> dict[str, Any]:
         "bound_note": certificate["bound_note"],
     }
     if comparison.exact:
-        row["exact"] = exact_risk(plain, policy)
+        env = plain.factory()()
+        row["exact"] = exact_violations(env, policy, horizon=env.max_cycles)
     shutil.rmtree(folder, ignore_errors=True)
     return row
-
-
-def exact_risk(config: RunConfig, policy: RandomPolicy | TeamPolicy | ShieldedPolicy) -> dict[str, float]:
-    """True probability of a violation in an episode, of each agent and of the team, with no sampling."""
-    env = config.factory()().unwrapped
-    assert isinstance(env, GameEnv)
-    model = solve(env)
-    shielded = isinstance(policy, ShieldedPolicy)
-    if isinstance(policy, RandomPolicy):
-        laws = [np.full((len(model.keys), n), 1 / n) for n in env.game.actions]
-    else:
-        inner = policy.policy if shielded else policy
-        laws = _action_laws(inner, env.game.observe(env.game.states(model.keys)))
-    curve = violation_probability(
-        model,
-        laws,
-        env.max_cycles,
-        shields=policy.shield.shields if shielded else None,
-        key_ids=policy.team.world.key_ids(model.keys) if shielded else None,
-    )
-    return {**dict(zip(model.agents, curve.agents[-1].tolist(), strict=True)), "team": float(curve.team[-1])}
-
-
-def _action_laws(policy: Any, obs: NDArray[np.float32]) -> list[NDArray[np.float64]]:
-    """Per agent (K, n) what a team with one network an agent draws from; ``obs`` is (K, A, size)."""
-    (network,) = policy.networks.values()
-    with torch.inference_mode():
-        logits = network.policy(torch.from_numpy(obs.transpose(1, 0, 2).copy()))
-    return list(torch.softmax(logits.double(), -1).numpy())
 
 
 def _training(folder: Path) -> dict[str, Any]:
