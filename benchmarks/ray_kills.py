@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import signal
 import tempfile
 import threading
@@ -117,18 +116,19 @@ def parent(pid: int) -> int:
 
 def on_two_nodes(plan: Plan, folder: Path) -> tuple[PlanStatus, Assassin]:
     """Run the plan on a cluster of its own and kill what is to be killed."""
-    temp_dir = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
-    with ray_environment(own=True):
+    node = {"num_cpus": 1, "object_store_memory": 100 * 2**20, "include_dashboard": False}
+    with (
+        ray_environment(own=True),
+        tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as temp_dir,
+    ):
         from ray.cluster_utils import Cluster
 
-        node = {"num_cpus": 1, "object_store_memory": 100 * 2**20, "include_dashboard": False}
         cluster = Cluster(initialize_head=True, head_node_args={**node, "temp_dir": temp_dir})
         try:
             assassin = Assassin(cluster, cluster.add_node(**node))
             return run_plan(plan, folder, executor=assassin), assassin
         finally:
             cluster.shutdown()
-            shutil.rmtree(temp_dir, ignore_errors=True)
 
 
 def main() -> None:
@@ -161,13 +161,12 @@ def main() -> None:
 def page(
     plan: Plan, status: PlanStatus, assassin: Assassin, found: dict[str, list[str]], minutes: float
 ) -> list[str]:
-    call = "python benchmarks/ray_kills.py"
     same = sum(not differing for differing in found.values())
     steps = max(run.timesteps for run in status.runs)
     return [
         "# A plan that loses a worker and a node",
         "",
-        f"`{call}`: the plan `{plan.name}` ({len(status.runs)} runs of up to {steps:,} env steps) on two Ray nodes of one core "
+        f"`python benchmarks/ray_kills.py`: the plan `{plan.name}` ({len(status.runs)} runs of up to {steps:,} env steps) on two Ray nodes of one core "
         f"each, both on this machine. Killed: {'; then '.join(assassin.losses)}. The plan took {minutes:.1f} minutes and ended "
         f"with {status.done} of {len(status.runs)} runs done.",
         "",

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import re
-import shutil
 import sys
 import tempfile
 from importlib.util import find_spec
@@ -48,17 +47,16 @@ def head():
 def two_nodes():
     from ray.cluster_utils import Cluster
 
-    folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
     node = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
-    cluster = Cluster(initialize_head=True, head_node_args={**node, "temp_dir": folder})
-    try:
-        cluster.add_node(**node, wait=False)
-        with connect(cluster.address):
-            cluster.wait_for_nodes()
-            yield cluster.head_node.all_processes["raylet"][0].process.pid
-    finally:
-        cluster.shutdown()
-        shutil.rmtree(folder, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        cluster = Cluster(initialize_head=True, head_node_args={**node, "temp_dir": folder})
+        try:
+            cluster.add_node(**node, wait=False)
+            with connect(cluster.address):
+                cluster.wait_for_nodes()
+                yield cluster.head_node.all_processes["raylet"][0].process.pid
+        finally:
+            cluster.shutdown()
 
 
 @pytest.fixture
