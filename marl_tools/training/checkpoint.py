@@ -100,8 +100,9 @@ def _digest(text: str, tensors: Iterable[tuple[str, Tensor]]) -> str:
     digest = hashlib.sha256(text.encode())
     for name, tensor in sorted(tensors, key=lambda item: item[0]):
         digest.update(f"\0{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
-        # As bytes: NumPy knows fewer kinds of numbers than torch.
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+        # As bytes: NumPy knows fewer kinds of numbers than torch. An empty tensor that was an array is no view of any.
+        if tensor.numel():
+            digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

@@ -56,6 +56,13 @@ def test_tensors_that_share_memory_are_saved_each(tmp_path):
     assert load_checkpoint(tmp_path / "x.safetensors")[0]["half"].tolist() == [0.0, 1.0]
 
 
+@pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 3), ()])
+def test_an_array_of_any_shape_comes_back_with_it(tmp_path, shape):
+    save_checkpoint(tmp_path / "x.safetensors", {}, {"keys": np.zeros(shape, np.int64)})
+    loaded = load_checkpoint(tmp_path / "x.safetensors")[1]["keys"]
+    assert (loaded.shape, loaded.dtype) == (shape, np.int64)
+
+
 def test_text_in_an_array_comes_back_as_one(tmp_path):
     state = {"kind": np.array("world"), "names": np.array(["a", "über"])}
     save_checkpoint(tmp_path / "x.safetensors", {}, state)
