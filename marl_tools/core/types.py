@@ -120,7 +120,7 @@ class EpisodeLog:
                 )
         for name in ("returns", "costs", "lengths"):
             for agent, value in getattr(log, name).items():
-                if not isinstance(value, int | float):
+                if not isinstance(value, (int, float)):
                     raise CorruptFileError(
                         f"not an episode log: {name}[{agent!r}] is {str(value)[:80]!r}, no number"
                     )
@@ -133,7 +133,7 @@ class EpisodeLog:
 @cache
 def _kinds_of(record: type) -> dict[str, tuple[type, ...]]:
     """The JSON values that each field may hold. Looked up once: logs have many thousands of lines."""
-    return {field.name: _KINDS.get(str(field.type), (Mapping,)) for field in fields(record)}
+    return {field.name: _KINDS.get(str(field.type), (dict, Mapping)) for field in fields(record)}
 
 
 @dataclass(slots=True, kw_only=True)

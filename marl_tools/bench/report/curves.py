@@ -23,6 +23,8 @@ _MOST_AGENTS = 64
 _FEWEST_EPISODES = 20  # a part, on average: fewer make a curve of noise
 CONFIDENCE = 0.95
 
+_EACH = ("return", "cost", "violation", "steps")
+_EVENTS = ("overrides", "fallbacks", "unverified")
 _BAD_ROW = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
 
 
@@ -66,7 +68,7 @@ class EpisodeCurves:
     def __init__(self, timesteps: int) -> None:
         self.width = max(1.0, timesteps / BINS)
         self.episodes = self.violated = 0
-        self.agents: dict[str, None] = {}
+        self.agents: dict[str, tuple[Bins, ...]] = {}
         self.evaluations: dict[int, list[float]] = {}
         """Mean returns of the episodes of each evaluation on the way, by the env step that it came after."""
         self._bins: dict[tuple[str, str], Bins] = {}
@@ -97,14 +99,14 @@ class EpisodeCurves:
         self._at("return", EVERYONE).add(part, mean)
         self._at("violation", EVERYONE).add(part, violated)
         for agent, earned in returns.items():
-            if agent not in self.agents and len(self.agents) == _MOST_AGENTS:
-                continue
-            self.agents[agent] = None
-            self._at("return", agent).add(part, float(earned))
-            self._at("cost", agent).add(part, float(row["costs"][agent]))
-            self._at("violation", agent).add(part, violations.get(agent) is not None)
-            self._at("steps", agent).add(part, int(row["lengths"][agent]))
-            for event in ("overrides", "fallbacks", "unverified"):
+            if agent not in self.agents:
+                if len(self.agents) == _MOST_AGENTS:
+                    continue
+                self.agents[agent] = tuple(self._at(name, agent) for name in _EACH)
+            figures = (earned, row["costs"][agent], violations.get(agent) is not None, row["lengths"][agent])
+            for bins, figure in zip(self.agents[agent], figures, strict=True):
+                bins.add(part, float(figure))
+            for event in _EVENTS:
                 if count := row[event].get(agent, 0):
                     self._at(event, agent).add(part, int(count))
 
