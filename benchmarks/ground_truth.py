@@ -63,6 +63,8 @@ def measure(config: RunConfig, method: str, horizon: int, episodes: int, model: 
 def page(rows: list[dict[str, Any]], options: argparse.Namespace) -> list[str]:
     """The table, and how many of its intervals hold the truth."""
     lines, held, told = [], 0, 0
+    wanted = len(TASKS) * len(METHODS) * options.seeds
+    missing = wanted - len(rows)
     for row in rows:
         for name, one in row["subjects"].items():
             low, high = one["interval"]
@@ -81,7 +83,12 @@ def page(rows: list[dict[str, Any]], options: argparse.Namespace) -> list[str]:
         f"beside them; the exact probability of a violation within an episode, by enumeration, and the Clopper-Pearson interval at confidence {CONFIDENCE}",
         f"from {options.episodes} evaluation episodes. A shielded team is followed with its slack. {held} of {told} intervals hold the truth; by",
         f"chance {(1 - CONFIDENCE) * told:.2f} would miss it at most. The shield's own bound is 0.05 an agent. These runs are short: what is shown is that",
-        "figures agree, not what a method can learn.",
+        "figures agree, not what a method can learn."
+        + (
+            f" {missing} of {wanted} teams have not been run yet: the same command runs them."
+            if missing
+            else ""
+        ),
         "",
         "| task | method | seed | return | of | exact | violations | interval | inside |",
         "|---|---|---|---|---|---|---|---|---|",
