@@ -3,7 +3,8 @@
     python benchmarks/resume_kills.py [--kills 3] [--cases crossing/shield ...] [--out benchmarks/results/resume_kills.md]
 
 Each case is trained once in peace. Then it is trained again, killed with SIGKILL at random moments of its whole life, resumed
-each time, and in the end compared: episodes, updates, weights, best checkpoint, certificate; times aside.
+each time, and in the end compared: episodes, updates, weights, best checkpoint, certificate; times aside. Where single envs are
+stepped, all transitions are saved too, and held against the log.
 """
 
 from __future__ import annotations
@@ -18,14 +19,18 @@ import signal
 import sys
 import tempfile
 import time
+from collections import Counter
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 import marl_tools.experiment.run  # noqa: F401 - what every child needs is imported once
 from marl_tools.cli import main as main_of_marl_tools
+from marl_tools.core.segment_files import segment_files
+from marl_tools.core.segments import read_segment
 from marl_tools.training.checkpoint import load_checkpoint
 
 TIMES = ("wall_time", "collect_seconds", "update_seconds")
@@ -34,12 +39,20 @@ METHODS: dict[str, list[str]] = {
     "lagrange": ["--constraint", "lagrange"],
     "shield": ["--shield", "ledger", "--shield-calibrate", "10"],
 }
-CASES = {
+WORKERS = ["--workers", "2"]
+CASES: dict[str, tuple[str, list[str]]] = {
     f"{env}/{method}": (env, flags)
     for env in ("crossing", "corridor", "stag_hunt")
     for method, flags in METHODS.items()
 }
-CASES |= {"simple_spread/ippo": ("simple_spread", []), "kaz/ippo": ("kaz", ["--env-kwargs", "spawn_delay=5"])}
+CASES |= {
+    "simple_spread/ippo": ("simple_spread", []),
+    "simple_spread/lagrange": ("simple_spread", METHODS["lagrange"]),
+    "simple_spread/ippo, 2 workers": ("simple_spread", WORKERS),
+    "simple_spread/lagrange, 2 workers": ("simple_spread", [*METHODS["lagrange"], *WORKERS]),
+    "crossing/shield, 2 workers": ("crossing", [*METHODS["shield"], *WORKERS]),
+    "kaz/ippo": ("kaz", ["--env-kwargs", "spawn_delay=5"]),
+}
 NATIVE = {"crossing", "corridor", "stag_hunt", "simple_spread"}
 SIZE = [
     "--timesteps",
@@ -108,16 +121,25 @@ def rows(path: Path) -> list[dict[str, Any]]:
     return [{key: value for key, value in row.items() if key not in TIMES} for row in plain]
 
 
+def same(ours: Any, theirs: Any) -> bool:
+    """Whether two nested mappings hold equal arrays."""
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        return ours.keys() == theirs.keys() and all(same(ours[key], theirs[key]) for key in ours)
+    return np.array_equal(ours, theirs)
+
+
 def differences(whole: Path, cut: Path) -> list[str]:
     """What of two run folders is not the same."""
     logs = ("episodes.jsonl", "updates.jsonl")
     found = [name for name in logs if json.dumps(rows(whole / name)) != json.dumps(rows(cut / name))]
     for name in ("latest", "best"):
-        ours, theirs = (
-            load_checkpoint(folder / "checkpoints" / f"{name}.safetensors")[0] for folder in (whole, cut)
+        (ours, state), (theirs, other) = (
+            load_checkpoint(folder / "checkpoints" / f"{name}.safetensors") for folder in (whole, cut)
         )
         if ours.keys() != theirs.keys() or not all(torch.equal(ours[key], theirs[key]) for key in ours):
             found.append(f"{name} checkpoint")
+        if not same(state["shield"], other["shield"]):
+            found.append(f"shield in the {name} checkpoint")
     for name in ("certificate.json", "evaluation-trained.json", "evaluation-random.json"):
         texts = [(folder / name).read_text() if (folder / name).exists() else None for folder in (whole, cut)]
         if texts[0] != texts[1]:
@@ -125,10 +147,26 @@ def differences(whole: Path, cut: Path) -> list[str]:
     return found
 
 
+def not_conserved(run: Path) -> list[str]:
+    """Whether the transitions that a run saved are those that its log counts, episode by episode and agent by agent."""
+    saved: Counter[tuple[int, int, str]] = Counter()
+    for path in segment_files(run / "trajectories"):
+        segment = read_segment(path)
+        for agent, part in segment.agents.items():
+            saved[segment.env_index, segment.episode, agent] += len(part)
+    logged = {
+        (row["env_index"], row["episode"], agent): steps
+        for row in rows(run / "episodes.jsonl")
+        if row["split"] == "train"
+        for agent, steps in row["lengths"].items()
+    }
+    return [] if {key: saved[key] for key in logged} == logged else ["transitions saved"]
+
+
 def try_case(name: str, native: bool, kills: int, chance: random.Random, folder: Path) -> str:
     """One line of the table."""
     env, flags = CASES[name]
-    call = [env, *SIZE, *(["--native"] if native else []), *flags]
+    call = [env, *SIZE, "--native" if native else "--trajectories", *flags]
     whole, cut, log = folder / "whole", folder / "cut", folder / "log.txt"
     finish([*call, "--out", str(whole)], log)
     total = progress(whole / "updates.jsonl")
@@ -151,9 +189,9 @@ def try_case(name: str, native: bool, kills: int, chance: random.Random, folder:
         finish(arguments, log)
     aside = cut / "episodes.replayed.jsonl"
     replayed = len(rows(aside)) if aside.exists() else 0
-    verdict = ", ".join(differences(whole, cut)) or "identical"
-    kind = "native" if native else "serial"
-    return f"| {name} | {kind} | {made} | {', '.join(frames)} | {replayed} | {verdict} |"
+    found = differences(whole, cut) + ([] if native else not_conserved(whole) + not_conserved(cut))
+    kind = "native" if native else "2 workers" if "--workers" in flags else "serial"
+    return f"| {name.partition(',')[0]} | {kind} | {made} | {', '.join(frames)} | {replayed} | {', '.join(found) or 'identical'} |"
 
 
 def main() -> None:
@@ -170,7 +208,8 @@ def main() -> None:
     lines.append("|---|---|---|---|---|---|")
     print("\n".join(lines), flush=True)
     for name in options.cases:
-        for native in (False, True) if CASES[name][0] in NATIVE else (False,):
+        env, flags = CASES[name]
+        for native in (False, True) if env in NATIVE and "--workers" not in flags else (False,):
             with tempfile.TemporaryDirectory() as folder:
                 lines.append(try_case(name, native, options.kills, chance, Path(folder)))
             print(lines[-1], flush=True)
