@@ -2,64 +2,29 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
-import re
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any
 
 from rich.console import Console
 
 from marl_tools import __version__
-from marl_tools.bench.report.command import report, report_finished_run
-from marl_tools.core.checks import at_least
-from marl_tools.core.clip_files import file_stem
 from marl_tools.core.errors import (
     ConfigError,
     CorruptFileError,
-    EnvError,
     FileFormatError,
+    Interrupted,
     MarlToolsError,
     MissingExtraError,
     did_you_mean,
 )
-from marl_tools.core.io import save_to_file
-from marl_tools.core.logging import configure_logging, console
+from marl_tools.core.logging import configure_logging
 from marl_tools.envs.tasks import print_tasks, task_rows
-from marl_tools.experiment.arguments import (
-    BenchArgs,
-    CoverageArgs,
-    EvaluateArgs,
-    ExplainArgs,
-    OfRun,
-    RecordArgs,
-    ReportArgs,
-    Resume,
-    RunsArgs,
-    TasksArgs,
-    check_resume_flags,
-)
-from marl_tools.experiment.config import RunConfig, check_trust
-from marl_tools.experiment.film import film_episodes, film_grid
+from marl_tools.experiment.arguments import BenchArgs, ReportArgs, TasksArgs
 from marl_tools.experiment.flags import parse
-from marl_tools.experiment.folder import load_config, refuse_file, save_latest
-from marl_tools.experiment.run import RunResult, resume, train
-from marl_tools.experiment.runs import list_runs
-from marl_tools.experiment.stopping import Interrupted
-from marl_tools.experiment.tables import (
-    print_certificate,
-    print_coverage,
-    print_evaluation,
-    print_explanation,
-    print_returns,
-    print_runs,
-)
-from marl_tools.experiment.team import certify_run, evaluate_run, load_team
-from marl_tools.training.coverage import coverage
-from marl_tools.training.evaluate import Policy
-from marl_tools.training.shielded_policy import ShieldedPolicy, explain
 
 _USAGE = """\
 marl-tools: train PettingZoo teams, evaluate and film them.
@@ -79,12 +44,6 @@ marl-tools: train PettingZoo teams, evaluate and film them.
 ENV is a task name (marl-tools tasks) or package.module:function that returns a parallel env.
 Every command explains its flags with --help."""
 
-_TRAIN = """\
-Train a team, or num_runs of them with consecutive seeds; evaluate and film it.
-
---config FILE.toml takes settings from a file, flags win. --resume RUN goes on with a run that was stopped
-(marl-tools train --resume --help)."""
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code: 0, 1 for a run that failed, 2 for a wrong call, 130 for Ctrl-C."""
@@ -95,17 +54,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     # A window would need a display; films do not.
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
-    commands = {
-        "train": _train,
-        "evaluate": _evaluate,
-        "record": _record,
-        "explain": _explain,
-        "coverage": _coverage,
-        "bench": _bench,
-        "report": lambda args: report(parse(ReportArgs, args, "report")),
-        "runs": _runs,
-        "tasks": _tasks,
-    }
     if not args or args[0] in ("-h", "--help", "help"):
         print(_USAGE)
         return 0 if args else 2
@@ -114,9 +62,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     configure_logging(log_format="{message}")
     try:
-        if args[0] not in commands:
-            raise ConfigError(f"no command {args[0]!r}.{did_you_mean(args[0], commands)}")
-        commands[args[0]](args[1:])
+        if args[0] not in _COMMANDS:
+            raise ConfigError(f"no command {args[0]!r}.{did_you_mean(args[0], _COMMANDS)}")
+        _COMMANDS[args[0]](args[1:])
     except KeyboardInterrupt:
         return _fail("stopped", 130)
     except Interrupted as stop:
@@ -135,138 +83,20 @@ def _fail(message: object, code: int) -> int:
 
 
 def _train(args: list[str]) -> None:
-    if any(arg.split("=")[0] == "--resume" for arg in args):
-        check_resume_flags(args)
-        asked = {"-h", "--help"}.intersection(args)
-        call = parse(Resume, ["--help"] if asked else args, "train --resume")
-        results = [resume(call.resume, timesteps=call.timesteps, stop_at=call.stop_at, trusted=call.trust)]
-    else:
-        results = train(_run_config(args))
-    for result in results:
-        _print_result(result)
+    for folder in _of("experiment.commands").train(args):
+        _of("bench.report.command").report_finished_run(folder)
 
 
-def _run_config(args: list[str]) -> RunConfig:
-    """The settings of a train command: the flags, over those of the --config file if one is given."""
-    split = [part for arg in args for part in (arg.split("=", 1) if arg.startswith("--config=") else [arg])]
-    if "--config" not in split:
-        return parse(RunConfig, split, "train", description=_TRAIN)
-    at = split.index("--config")
-    if at + 1 == len(split):
-        raise ConfigError("--config needs a TOML file after it")
-    file, rest = Path(split[at + 1]), split[:at] + split[at + 2 :]
-    named = {"env": rest[0]} if rest and not rest[0].startswith("-") else {}
-    return parse(RunConfig, rest, "train", description=_TRAIN, default=RunConfig.from_toml(file, **named))
-
-
-def _evaluate(args: list[str]) -> None:
-    call: EvaluateArgs = parse(EvaluateArgs, args, "evaluate")
-    config = _trusted_config(call.run, call.trust, call.seed)
-    policy = load_team(call.run, config, checkpoint=call.checkpoint, deterministic=call.deterministic)
-    with console().status(f"playing {call.episodes} episodes"):
-        evaluation = evaluate_run(config, policy, episodes=call.episodes)
-    confidence = config.final_policy_eval_confidence
-    summary = evaluation.summary(confidence)
-    what = {"policy": "trained", "checkpoint": call.checkpoint, "seed": config.eval_seed}
-    save_latest({**what, **summary}, call.run, "evaluation.json")
-    print_evaluation(config.env, summary)
-    print(f"written to {call.run / 'evaluation.json'}")
-    certificate = certify_run(config, evaluation, policy)
-    if certificate:
-        save_latest({**certificate, "checkpoint": call.checkpoint}, call.run, "certificate.json")
-        print_certificate(certificate)
-        print(f"written to {call.run / 'certificate.json'}")
-
-
-def _record(args: list[str]) -> None:
-    call: RecordArgs = parse(RecordArgs, args, "record")
-    at_least(1)("--episodes", call.episodes)
-    config = _trusted_config(call.run, call.trust, call.seed)
-    policy = load_team(call.run, config, checkpoint=call.checkpoint, deterministic=call.deterministic)
-    try:
-        clips = _film(call, config, policy)
-    except (MarlToolsError, FileNotFoundError):
-        raise
-    except Exception as error:
-        # A renderer raises whatever it likes, without saying whose it is.
-        raise EnvError(f"{config.env} could not be filmed: {error!r}") from error
-    for clip in clips:
-        print(clip)
-
-
-def _film(call: RecordArgs, config: RunConfig, policy: Policy) -> list[Path]:
-    folder = call.out or call.run / "videos"
-    refuse_file(folder)
-    common = {"fps": call.fps, "overlay": call.overlay}
-    if call.grid is None:
-        return film_episodes(
-            config.factory(judged=True),
-            policy,
-            folder,
-            episodes=call.episodes,
-            seed=config.eval_seed,
-            name=call.name,
-            suffix=f".{call.format}",
-            **common,
-        )
-    rows, cols = _grid(call.grid)
-    return [
-        film_grid(
-            config.factory(judged=True),
-            policy,
-            folder / f"{file_stem(call.name)}-{call.grid}.{call.format}",
-            rows=rows,
-            cols=cols,
-            seed=config.eval_seed + number * rows * cols,
-            **common,
-        )
-        for number in range(call.episodes)
-    ]
-
-
-def _explain(args: list[str]) -> None:
-    call: ExplainArgs = parse(ExplainArgs, args, "explain")
-    config = _trusted_config(call.run, call.trust, None)
-    policy = _shielded(call, config)
-    env = config.factory()(split="eval")
-    try:
-        rows = explain(
-            env, policy, seed=config.eval_seed + at_least(0)("EPISODE", call.episode), step=call.step
-        )
-    finally:
-        env.close()
-    print_explanation(f"evaluation episode {call.episode}, step {call.step}", rows, policy.team.agents)
-
-
-def _coverage(args: list[str]) -> None:
-    call: CoverageArgs = parse(CoverageArgs, args, "coverage")
-    found = coverage(_shielded(call, _trusted_config(call.run, call.trust, None)).team)
-    save_to_file(found, call.run, "coverage.json")
-    print_coverage(found)
-    print(f"written to {call.run / 'coverage.json'}")
-
-
-def _shielded(call: OfRun, config: RunConfig) -> ShieldedPolicy:
-    policy = load_team(call.run, config, checkpoint=call.checkpoint)
-    if not isinstance(policy, ShieldedPolicy):
-        raise ConfigError(f"{call.run} has no shield: train with --shield ledger or step")
-    return policy
+def _on_runs(command: str) -> Callable[[list[str]], None]:
+    return lambda args: getattr(_of("experiment.commands"), command)(args)
 
 
 def _bench(args: list[str]) -> None:
-    call: BenchArgs = parse(BenchArgs, args, "bench")
-    from marl_tools.bench.command import bench
-
-    bench(call)
+    _of("bench.command").bench(parse(BenchArgs, args, "bench"))
 
 
-def _runs(args: list[str]) -> None:
-    call: RunsArgs = parse(RunsArgs, args, "runs")
-    runs = list_runs(call.folder)
-    if call.json:
-        print(json.dumps([dataclasses.asdict(run) for run in runs], indent=2))
-    else:
-        print_runs(runs)
+def _report(args: list[str]) -> None:
+    _of("bench.report.command").report(parse(ReportArgs, args, "report"))
 
 
 def _tasks(args: list[str]) -> None:
@@ -276,25 +106,15 @@ def _tasks(args: list[str]) -> None:
         print_tasks(Console())
 
 
-def _trusted_config(run: Path, trusted: bool, seed: int | None) -> RunConfig:
-    config = load_config(run)
-    check_trust(config, trusted)
-    return config if seed is None else dataclasses.replace(config, seed=seed, final_policy_eval_seed_offset=0)
+def _of(module: str) -> Any:
+    # Late: torch takes seconds to import, which `marl-tools tasks` and a wrong call should not.
+    return import_module(f"marl_tools.{module}")
 
 
-def _grid(text: str) -> tuple[int, int]:
-    match = re.fullmatch(r"([1-9]\d?)x([1-9]\d?)", text)
-    if match is None:
-        raise ConfigError(f"--grid {text!r}: write rows x columns, as in 2x2")
-    return int(match[1]), int(match[2])
-
-
-def _print_result(result: RunResult) -> None:
-    """Returns before and after, agent by agent, and where the files are."""
-    print_returns(result.before, result.after)
-    if result.certificate:
-        print_certificate(result.certificate)
-    print(f"run folder  {result.folder}")
-    for clip in sorted((result.folder / "videos").glob("*.mp4")):
-        print(f"video       {clip}")
-    report_finished_run(result.folder)
+_COMMANDS: dict[str, Callable[[list[str]], None]] = {
+    "train": _train,
+    **{name: _on_runs(name) for name in ("evaluate", "record", "explain", "coverage", "runs")},
+    "bench": _bench,
+    "report": _report,
+    "tasks": _tasks,
+}

@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from marl_tools import __version__
 from marl_tools.cli import main
 from marl_tools.envs.tasks import task_names
+from marl_tools.training.checkpoint import SCHEMA
 from tests.core.film import decode, facts, run_script
 
 FILM = "tests.core.film:Film"
@@ -281,7 +282,7 @@ def test_a_checkpoint_of_another_version_is_refused_with_both_named(run, capsys,
     save_file({"x": torch.ones(1)}, checkpoint, {"marl_tools": json.dumps(state)})
     message = refused([command, run, "--trust"], capsys)
     assert (
-        f"format 77, written by marl-tools 9.9; this is marl-tools {__version__}, which reads format 2"
+        f"format 77, written by marl-tools 9.9; this is marl-tools {__version__}, which reads format {SCHEMA}"
         in message
     )
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from marl_tools.bench.identity import differing_settings
-from marl_tools.core.errors import ConfigError, CorruptFileError
+from marl_tools.core.errors import ConfigError, CorruptFileError, Interrupted
 from marl_tools.core.logging import configure_logging, log, logging_settings
 from marl_tools.experiment.config import RunConfig, check_trust
 from marl_tools.experiment.folder import load_config
-from marl_tools.experiment.run import Interrupted, resume, train
+from marl_tools.experiment.run import resume, train
 from marl_tools.experiment.runs import State, last_update, summarise_run
 from marl_tools.experiment.stopping import ERROR_FILE, keep_error, terminate_like_ctrl_c
 

@@ -15,13 +15,12 @@ from marl_tools.bench.local_executor import LocalExecutor
 from marl_tools.bench.plan import Plan, PlannedRun
 from marl_tools.bench.plan_folder import SUMMARY, join_plan, run_folder, save_plan
 from marl_tools.bench.progress import PlanProgress
-from marl_tools.core.errors import ConfigError, MarlToolsError
+from marl_tools.core.errors import ConfigError, Interrupted, MarlToolsError
 from marl_tools.core.io import create_dir, save_to_file
 from marl_tools.core.logging import log
 from marl_tools.envs.tasks import require
 from marl_tools.experiment.config import names_code
 from marl_tools.experiment.lock import RunLock
-from marl_tools.experiment.stopping import Interrupted
 
 _LONGEST_REASON = 300
 

@@ -56,6 +56,10 @@ class WorkerError(MarlToolsError, RuntimeError):
     """A worker process died, or did not answer in time; the message names it, its end and its copies of the env."""
 
 
+class Interrupted(MarlToolsError):
+    """Work was stopped by Ctrl-C or SIGTERM after its state was saved; the message says how to go on."""
+
+
 class VideoError(MarlToolsError, RuntimeError):
     """A clip could not be encoded or saved."""
 

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from marl_tools.core.errors import ConfigError, CorruptFileError, MarlToolsError, NonFiniteError
+from marl_tools.core.errors import ConfigError, CorruptFileError, Interrupted, MarlToolsError, NonFiniteError
 from marl_tools.core.history import History
 from marl_tools.core.io import save_to_file
 from marl_tools.core.logging import log
@@ -35,7 +35,6 @@ from marl_tools.experiment.safepoint import SafePoint
 from marl_tools.experiment.spread import blamed, led, run_envs
 from marl_tools.experiment.stopping import (
     ERROR_FILE,
-    Interrupted,
     saved_at_a_stop,
     told_when_the_disk_is_full,
 )

@@ -11,17 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from marl_tools.core.errors import ConfigError, DiskFullError, MarlToolsError, NonFiniteError
+from marl_tools.core.errors import ConfigError, DiskFullError, Interrupted, NonFiniteError
 from marl_tools.core.io import save_to_file
 from marl_tools.experiment.config import RunConfig, names_code
 from marl_tools.experiment.safepoint import SafePoint
 
 ERROR_FILE = "error.json"
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-
-
-class Interrupted(MarlToolsError):
-    """The run was stopped by Ctrl-C or SIGTERM after its state was saved; the message says how to go on."""
 
 
 @contextmanager

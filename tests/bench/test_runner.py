@@ -11,10 +11,9 @@ import pytest
 from marl_tools.bench.plan import Excluded, Plan
 from marl_tools.bench.runner import PlanFailed, check_complete, plan_status, run_plan
 from marl_tools.cli import main
-from marl_tools.core.errors import ConfigError, CorruptFileError, MissingExtraError
+from marl_tools.core.errors import ConfigError, CorruptFileError, Interrupted, MissingExtraError
 from marl_tools.envs import tasks
 from marl_tools.experiment.lock import RunLock
-from marl_tools.experiment.stopping import Interrupted
 from tests.bench.saboteur import SABOTEUR, TEAM, TINY, HereExecutor
 
 PLAN = Plan(

@@ -4,10 +4,9 @@ import signal
 
 import pytest
 
-from marl_tools.core.errors import DiskFullError
+from marl_tools.core.errors import DiskFullError, Interrupted
 from marl_tools.experiment.run import resume, train
 from marl_tools.experiment.runs import summarise_run
-from marl_tools.experiment.stopping import Interrupted
 from marl_tools.training.checkpoint_folder import CheckpointFolder
 from marl_tools.training.ippo import IPPO
 from tests.core.film import run_script
