@@ -60,7 +60,9 @@ def write_settings(config: RunConfig, folder: Path, envs: EnvCopies) -> None:
     direct = getattr(envs, "direct", False) or any(map(steps_directly, getattr(envs, "envs", ())))
     if direct:
         log("the envs are stepped directly (--no-direct: by PettingZoo's turns)", type="env")
-    save_to_file({**versions, "native": config.native, "direct": direct}, folder, "versions.json")
+    parts = getattr(envs, "slices", ())
+    stepped = {"native": config.native, "direct": direct, **({"processes": len(parts)} if parts else {})}
+    save_to_file({**versions, **stepped}, folder, "versions.json")
 
 
 def claim_folder(config: RunConfig, folder: Path) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import socket
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -52,6 +53,7 @@ class Ranks:
         self._words = dist.PrefixStore(f"{session}-words", store)
         self._words.set(f"place/{self.rank}", f"{socket.gethostname()}, process {os.getpid()}")
         self._said, self._timeout = False, 0.0
+        self._group: Any = None
         dist.init_process_group(
             "gloo",
             store=dist.PrefixStore(f"{session}-group", store),
@@ -120,8 +122,8 @@ class Ranks:
         """
         try:
             yield
-        except KeyboardInterrupt:
-            if reason := self._listen():
+        except KeyboardInterrupt as stop:
+            if reason := self._listen(stop):
                 raise WorkerError(reason) from None
             raise
 
@@ -130,12 +132,14 @@ class Ranks:
         try:
             yield
         except RuntimeError as error:
-            reason = self._listen() or f"the ranks lost each other: {error}"
+            reason = self._listen(error) or f"the ranks lost each other: {error}"
             raise WorkerError(reason) from error
 
-    def _listen(self) -> str:
+    def _listen(self, error: BaseException) -> str:
         """After something went wrong: close the group, hear what became of the others; "" if nobody else is to blame."""
         self._say("")
+        # Connections of a group that something refers to stay open, and who waits for this rank would go on waiting.
+        traceback.clear_frames(error.__traceback__)
         self._leave()
         others = [rank for rank in range(self.size) if rank != self.rank]
         with suppress(RuntimeError):
@@ -168,6 +172,7 @@ class Ranks:
                 self._words.set(f"word/{self.rank}", word)
 
     def _leave(self) -> None:
+        self._group = None
         if dist.is_initialized():
             dist.destroy_process_group()
 
