@@ -38,6 +38,11 @@ def under_torchrun() -> bool:
     return all(name in os.environ for name in _VARIABLES) and int(os.environ["WORLD_SIZE"]) > 1
 
 
+def follows() -> bool:
+    """Whether this process is one of several and not the first, which alone writes and prints."""
+    return under_torchrun() and int(os.environ["RANK"]) > 0
+
+
 class Ranks:
     """This process among those of one run, rank 0 to size - 1; a context manager. Needs `under_torchrun`.
 
