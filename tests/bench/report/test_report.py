@@ -12,6 +12,7 @@ from marl_tools.bench.report.clips import Film, find_clips
 from marl_tools.bench.report.gather import open_folder
 from marl_tools.cli import main
 from marl_tools.core.errors import ConfigError
+from tests.test_project import MODULES, imported_packages
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 
@@ -336,3 +337,9 @@ def test_a_log_that_was_rewound_is_read_from_its_beginning(run):
     assert reading.refresh()
     assert reading.curves.episodes + len(reading.curves.evaluations) <= 5
     assert dataclasses.is_dataclass(reading.summary)
+
+
+@pytest.mark.parametrize("package", ["plotly", "jinja2", "markupsafe"])
+def test_what_draws_the_page_is_known_to_the_page_alone(package):
+    importers = [path.name for path in MODULES if package in imported_packages(path)]
+    assert importers == ["page.py"]
