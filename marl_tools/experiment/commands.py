@@ -39,6 +39,7 @@ from marl_tools.experiment.tables import (
 from marl_tools.experiment.team import certify_run, evaluate_run, load_team
 from marl_tools.training.coverage import coverage as coverage_of
 from marl_tools.training.evaluate import Policy
+from marl_tools.training.ranks import follows
 from marl_tools.training.shielded_policy import ShieldedPolicy, explain as explain_step
 
 _TRAIN = """\
@@ -49,7 +50,7 @@ Train a team, or num_runs of them with consecutive seeds; evaluate and film it.
 
 
 def train(args: list[str]) -> list[Path]:
-    """Train or go on; the run folders."""
+    """Train or go on; the run folders, of which the first of several processes alone takes care."""
     if any(arg.split("=")[0] == "--resume" for arg in args):
         check_resume_flags(args)
         asked = {"-h", "--help"}.intersection(args)
@@ -57,6 +58,8 @@ def train(args: list[str]) -> list[Path]:
         results = [resume(call.resume, timesteps=call.timesteps, stop_at=call.stop_at, trusted=call.trust)]
     else:
         results = train_runs(_run_config(args))
+    if follows():
+        return []
     for result in results:
         _print_result(result)
     return [result.folder for result in results]
