@@ -115,7 +115,10 @@ def state_of(config: RunConfig, folder: Path) -> tuple[JobState, str | None]:
 
 
 def keep_failure(error: BaseException, folder: Path) -> None:
-    """Leave in a run folder, which may not be there yet, why its run failed."""
+    """Leave in a run folder, which may not be there yet, why its run failed; one that is done stays as it is."""
+    # A process may be lost between the end of its run and its answer.
+    if (folder / "done.json").exists():
+        return
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
         keep_error(error, folder)

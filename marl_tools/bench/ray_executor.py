@@ -10,13 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from marl_tools.bench.executors import Event, Finished, Started, another, lost
+from marl_tools.bench.executors import Event, Finished, Retrying, Started, another, lost
 from marl_tools.bench.jobs import Job, JobResult, frames_of
 from marl_tools.bench.ray_job import Begun, Surroundings, attempt
 from marl_tools.core.checks import at_least
 from marl_tools.core.cluster import CancelledError, Cluster, Resources, WorkerLostError, connect
 from marl_tools.core.errors import ConfigError, WorkerError
-from marl_tools.core.logging import log
 from marl_tools.experiment.stopping import terminate_like_ctrl_c
 
 _LOOK_SECONDS = 5.0
@@ -171,7 +170,7 @@ class _Tasks:
     def _end(self, task: _Task, result: JobResult) -> None:
         self._tasks.remove(task)
         if another(result, task.number, self._executor.retries):
-            log(f"{task.job.id}: {result.error}; sent out again", type="ray", priority="WARNING")
+            self._on_event(Retrying(result=result, attempt=task.number))
             self._submit(task.job, task.number + 1)
         else:
             self._on_event(Finished(result=result, attempts=task.number))

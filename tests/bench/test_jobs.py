@@ -6,7 +6,8 @@ import shutil
 
 import pytest
 
-from marl_tools.bench.jobs import log_file, run_job, state_of
+from marl_tools.bench.executors import lost
+from marl_tools.bench.jobs import Job, log_file, run_job, state_of
 from marl_tools.experiment.config import RunConfig
 from marl_tools.experiment.lock import RunLock
 from tests.bench.saboteur import SABOTEUR, TEAM, TINY, Saboteur
@@ -39,6 +40,13 @@ def test_a_run_is_trained_once_and_then_left_alone(run):
     before = contents(run)
     again = run_job(SETTINGS, run, True)
     assert (again.state, again.frames, again.error, again.finished) == ("done", 96, None, True)
+    assert contents(run) == before
+
+
+def test_a_process_that_is_lost_after_its_run_was_done_leaves_no_error_in_it(run):
+    before = contents(run)
+    result = lost(Job(id="a", config=SETTINGS, folder=run, trusted=True), "its process was killed", 1.0)
+    assert result.retryable
     assert contents(run) == before
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from marl_tools.bench import ray_executor
-from marl_tools.bench.executors import Finished, Started
+from marl_tools.bench.executors import Finished, Retrying, Started
 from marl_tools.bench.jobs import Job, run_job
 from marl_tools.bench.ray_executor import RayExecutor
 from marl_tools.bench.ray_job import Surroundings, attempt
@@ -143,6 +143,8 @@ def test_a_plan_outlives_a_worker_and_a_node_and_is_what_it_would_have_been(head
         ("b", 2),
         ("c", 1),
     ]
+    retried = [event for event in events if isinstance(event, Retrying)]
+    assert sorted((event.result.id, event.attempt) for event in retried) == [("a", 1), ("b", 1)]
     for one in jobs:
         assert_as_if_run_here(one, tmp_path / "here")
 
