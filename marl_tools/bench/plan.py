@@ -82,10 +82,10 @@ class Plan:
                 raise ConfigError(f"plan {self.name!r} has no {kind}s: give at least one")
             for name in parts:
                 _check_name(kind, name)
-        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
-            raise ConfigError(f"seeds={list(self.seeds)}: give at least one, and each once")
         for seed in self.seeds:
             at_least(0)("seeds", seed)
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise ConfigError(f"seeds={list(self.seeds)}: give at least one, and each once")
         for excluded in self.excluded:
             _check_known("method", excluded.method, self.methods)
             _check_known("task", excluded.task, self.tasks)

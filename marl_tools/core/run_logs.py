@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,12 +92,13 @@ def read_updates(path: str | os.PathLike[str]) -> Iterator[UpdateLog]:
         done = collected + _number(row, "update_seconds", where)
         for name, figures in groups.items():
             # A group of which nobody lived through the rollout has taken none, and says so by its rows alone.
-            taken = 0.0 if figures.get("rows") == 0 else figures.get("optimiser_steps", math.nan)
+            told = {"optimiser_steps": math.nan, **figures}
+            taken = 0.0 if figures.get("rows") == 0 else _number(told, "optimiser_steps", where)
             steps[name] = steps.get(name, 0.0) + taken
         log = UpdateLog(
-            update=int(_number(row, "update", where)),
+            update=_whole(row, "update", where),
             frames_before=frames,
-            frames=int(_number(row, "frames", where)),
+            frames=_whole(row, "frames", where),
             collecting_from=seconds,
             collected_at=collected,
             done_at=done,
@@ -109,6 +111,15 @@ def read_updates(path: str | os.PathLike[str]) -> Iterator[UpdateLog]:
 
 def _number(row: Mapping[str, Any], field: str, where: str) -> float:
     value = row.get(field)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise CorruptFileError(f"{where}: field {field!r} is {str(value)[:80]!r}, not a number")
-    return value
+    # A whole number in JSON may be too large to be any float.
+    with suppress(OverflowError):
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return float(value)
+    raise CorruptFileError(f"{where}: field {field!r} is {str(value)[:80]!r}, not a number")
+
+
+def _whole(row: Mapping[str, Any], field: str, where: str) -> int:
+    value = _number(row, field, where)
+    if not value.is_integer():
+        raise CorruptFileError(f"{where}: field {field!r} is {value}, not a whole number")
+    return int(value)

@@ -141,5 +141,6 @@ def _printable(text: str) -> str:
 
 
 def _number(value: Any) -> Any:
-    """A finite number, or None: strict JSON knows no NaN."""
-    return value if isinstance(value, int | float) and math.isfinite(value) else None
+    """A finite number, or None: strict JSON knows no NaN, and no float is as large as its whole numbers may be."""
+    with suppress(OverflowError):
+        return value if isinstance(value, int | float) and math.isfinite(value) else None

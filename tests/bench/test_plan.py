@@ -137,6 +137,7 @@ def test_a_plan_is_the_same_after_its_own_json(tmp_path):
         ({"seeds": (1, 1)}, "each once"),
         ({"seeds": (-1,)}, "seeds=-1"),
         ({"seeds": (True,)}, "seeds=True"),
+        ({"seeds": ([1],)}, r"seeds=\[1\]"),
         ({"excluded": (Excluded(method="b", task="crossing", why=""),)}, "except: no method 'b' in the plan"),
         ({"excluded": (Excluded(method="a", task="crossing", why=""),)}, "nothing is left to run"),
         ({"tasks": {"my.module:make": {}}}, r"call it otherwise and set env = 'my.module:make' in it"),

@@ -47,6 +47,11 @@ def test_steps_that_an_older_log_did_not_count_are_unknown(tmp_path):
         ("collect_seconds", None, "field 'collect_seconds'"),
         ("groups", [1], "field 'groups'"),
         ("groups", {"agent": 3}, "field 'groups'"),
+        ("groups", {"g": {"optimiser_steps": "many"}}, "field 'optimiser_steps' is 'many'"),
+        ("groups", {"g": {"optimiser_steps": 10**400}}, "field 'optimiser_steps'"),
+        ("frames", float("nan"), "field 'frames' is nan, not a whole number"),
+        ("frames", float("inf"), "field 'frames' is inf, not a whole number"),
+        ("update", 10**400, "field 'update'"),
     ],
 )
 def test_a_damaged_line_of_updates_is_named(tmp_path, field, value, named):

@@ -79,6 +79,7 @@ def test_the_states_of_a_run(tmp_path, monkeypatch, run):
         ("done.json", "[1]"),
         ("updates.jsonl", '[1]\n{"frames": "many", "mean_return": NaN}\n{"torn'),
         ("updates.jsonl", "\x00" * 10),
+        ("updates.jsonl", f'{{"frames": 384, "mean_return": {10**400}}}\n'),
         ("checkpoints/manifest.json", '{"best": {"average_return": "high"}}'),
     ],
 )

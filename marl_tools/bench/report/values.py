@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeGuard
 
 
 def is_number(value: Any) -> TypeGuard[float]:
     """A finite number that is no bool."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    # A whole number in JSON may be too large to be any float.
+    with suppress(OverflowError):
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return False
 
 
 def pair(value: Any) -> tuple[float, float] | None:
