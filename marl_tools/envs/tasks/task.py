@@ -83,6 +83,14 @@ class Task:
             )
         return self.cost if asked or needed else None
 
+    def counts_costs(self, asked: str | None, *, needed: bool) -> bool | None:
+        """Whether an env made with `cost_for` of the same arguments tells costs; None where only its steps can show it."""
+        if needed or self.cost_for(asked, needed=False):
+            return True
+        if not self.id:
+            return None
+        return bool(self.violation) and self.cost is None
+
     def missing(self) -> list[str]:
         """Those of `packages` that are not installed; nothing is imported."""
         return [package for package in self.packages if find_spec(package) is None]

@@ -123,6 +123,24 @@ def test_a_tasks_own_cost_is_taken_where_it_is_needed_or_asked_for(name, asked, 
     assert find_task(name).cost_for(asked, needed=needed) == cost
 
 
+@pytest.mark.parametrize(
+    ("name", "asked", "needed", "counted"),
+    [
+        ("simple_spread", None, False, False),
+        ("simple_spread", None, True, True),
+        ("simple_spread", "default", False, True),
+        ("lle_level_3", None, False, True),
+        ("crossing", None, False, True),
+        ("pistonball", None, False, False),
+        ("pistonball", "mine:cost", False, True),
+        ("pkg.envs:make", None, False, None),
+        ("pkg.envs:make", None, True, True),
+    ],
+)
+def test_whether_costs_are_counted_is_known_but_of_an_env_of_ones_own(name, asked, needed, counted):
+    assert find_task(name).counts_costs(asked, needed=needed) is counted
+
+
 def test_a_cost_of_its_own_is_refused_of_a_task_that_has_none():
     with pytest.raises(ConfigError, match="pistonball has no cost of its own: name a function of yours"):
         find_task("pistonball").cost_for("default", needed=False)
