@@ -11,6 +11,7 @@ import numpy as np
 
 from marl_tools.bench.report.curves import BINS, CONFIDENCE, Curve, Floats, thinned
 from marl_tools.bench.report.gather import Reading
+from marl_tools.bench.report.methods import is_costed
 from marl_tools.bench.report.values import is_number, mapping
 from marl_tools.bench.report.wording import number
 from marl_tools.training.evaluate import mean_interval
@@ -98,12 +99,6 @@ def run_figures(run: Reading, *, points: int = BINS) -> dict[str, list[Figure]]:
         "learning": [*_losses(run, points), _speed(run, points)],
     }
     return {name: [figure for figure in figures if figure] for name, figures in sections.items()}
-
-
-def is_costed(run: Reading) -> bool:
-    """Whether the env gave costs, as far as the run shows: without any, costs of 0 say nothing."""
-    constrained = run.config.get("constraint", "none") != "none" or run.config.get("shield", "none") != "none"
-    return constrained or "certificate" in run.notes or run.curves.total("cost") > 0
 
 
 def compact(values: Any) -> list[Any]:

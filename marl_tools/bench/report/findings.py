@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
-from marl_tools.bench.report.figures import is_costed
 from marl_tools.bench.report.gather import Reading
+from marl_tools.bench.report.methods import is_costed
 from marl_tools.bench.report.tables import certified, mean_return
 from marl_tools.bench.report.values import is_number, pair
 from marl_tools.bench.report.wording import interval, number

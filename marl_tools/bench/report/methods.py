@@ -1,13 +1,16 @@
-"""Names and colours of methods: one fixed colour each, on every page the same for the same kind of method."""
+"""What a run is of: names, one fixed colour for each method, on every page the same for the same kind, and whether it counts costs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from marl_tools.bench.report.gather import Collection, Reading
 from marl_tools.bench.report.values import mapping
 from marl_tools.bench.report.wording import family, method_of
+from marl_tools.core.errors import ConfigError
+from marl_tools.envs.tasks import find_task
 
 COLORS = 8
 
@@ -19,6 +22,19 @@ def method_name(run: Reading) -> str:
 
 def task_name(run: Reading) -> str:
     return run.task or str(run.summary.env or "unknown")
+
+
+def is_costed(run: Reading) -> bool:
+    """Whether training counted costs, as far as the run shows: without any, costs of 0 say nothing."""
+    needed = family(run.config) > 0
+    if run.curves.total("cost") > 0:
+        return True
+    # A task's own cost may be counted in evaluations alone, so that a certificate tells nothing of training.
+    with suppress(ConfigError, TypeError):
+        counted = find_task(run.config.get("env", "")).counts_costs(run.config.get("cost"), needed=needed)
+        if counted is not None:
+            return counted
+    return needed or "certificate" in run.notes
 
 
 def method_colors(collection: Collection) -> dict[str, int]:

@@ -10,8 +10,9 @@ import numpy as np
 from marl_tools.bench.comparison import Comparison
 from marl_tools.bench.pairs import Pair
 from marl_tools.bench.report.curves import Curve, mean_curve
-from marl_tools.bench.report.figures import Figure, Lines, compact, is_costed
+from marl_tools.bench.report.figures import Figure, Lines, compact
 from marl_tools.bench.report.gather import Reading
+from marl_tools.bench.report.methods import is_costed
 from marl_tools.bench.report.wording import interval, number
 from marl_tools.bench.scores import Cell, Spread
 
