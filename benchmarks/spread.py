@@ -150,44 +150,44 @@ def row(kind: str, way: str, figures: dict[str, float]) -> str:
 
 
 def expectations(measured: dict[str, dict[str, dict[str, float]]]) -> list[str]:
-    """What a simple model of these figures gives for machines that nobody has measured."""
+    """What a simple model of these figures gives for processes that nobody has measured."""
     lines = [
         "",
         "## What more machines are expected to give",
         "",
-        "*Expected, not measured.* With P machines, each of them one process on a core of its own under torchrun, an update is taken to need",
+        "*Expected, not measured.* Of the CPU time that an update takes with its rollout, in one process and in each of two under torchrun, a",
+        "part s is the same in both (noise, advantages, normalisers, the optimiser, packing and unpacking what is exchanged) and a part d is",
+        "divided: s + d and s + d / 2. With P processes on as many machines, each with a free core, an update is then taken to need",
         "",
-        "    collect / P  +  (1 - s) update / P  +  s update  +  exchange(P)",
+        "    s  +  d / P  +  rollout / bandwidth  +  16 gradient sums of 2 (P - 1) messages, one after the other",
         "",
-        "with collect, update and s as measured in one process, in CPU time; s is the share of an update that every process does for itself",
-        "(values, advantages, normalisers, shuffling, the optimiser). Exchanging one rollout takes its bytes over the bandwidth, and each of the 16",
-        "gradient sums 2 (P - 1) messages one after the other. The network is taken to have a latency of "
-        f"{LATENCY * 1e6:.0f} microseconds and {BANDWIDTH * 8 / 1e9:.0f} Gbit/s.",
+        f"on a network with a latency of {LATENCY * 1e6:.0f} microseconds and {BANDWIDTH * 8 / 1e9:.0f} Gbit/s. Larger networks and"
+        " costlier envs have more to divide, more",
+        "copies too, since s grows slower than d.",
         "",
-        "| | s | " + " | ".join(f"{machines} machines" for machines in MACHINES) + " |",
-        "|---|---|" + "---|" * len(MACHINES),
+        "| | s ms | d ms | " + " | ".join(f"{machines} machines" for machines in MACHINES) + " |",
+        "|---|---|---|" + "---|" * len(MACHINES),
     ]
     for kind, ways in measured.items():
-        alone, copies = ways["one process"], KINDS[kind][0]
-        once = alone["collect_cpu"] + alone["update_cpu"]
-        gains = [once / expected(alone, copies, machines) for machines in MACHINES]
-        cells = [f"{own_share(alone):.0%}", *(f"{gain:.1f} times" for gain in gains)]
+        once, twice = (
+            ways[way]["collect_cpu"] + ways[way]["update_cpu"] for way in ("one process", "2 under torchrun")
+        )
+        divided = max(0.0, 2 * (once - twice))
+        same = once - divided
+        cells = [f"{1000 * same:.0f}", f"{1000 * divided:.0f}"]
+        for machines in MACHINES:
+            gain = once / (same + divided / machines + sending(kind, machines))
+            # Each needs a copy of its own.
+            cells.append(f"{gain:.1f} times" if machines <= KINDS[kind][0] else "")
         lines.append(f"| {kind} | " + " | ".join(cells) + " |")
     return lines
 
 
-def own_share(alone: dict[str, float]) -> float:
-    """Of an update, what is not divided among processes."""
-    return 1 - alone["gradients_cpu"] / alone["update_cpu"]
-
-
-def expected(alone: dict[str, float], copies: int, machines: int) -> float:
-    """Seconds of an update; a row of an agent holds 18 observed numbers and 40 bytes beside."""
-    own, bytes_a_row, gradient_steps, weights = own_share(alone), 18 * 4 + 40, 16, 12_000 * 4
-    rollout = 3 * copies * STEPS * bytes_a_row * (machines - 1) / machines / BANDWIDTH
-    sums = gradient_steps * (2 * (machines - 1) * LATENCY + 2 * weights / BANDWIDTH)
-    shared = alone["collect_cpu"] + (1 - own) * alone["update_cpu"]
-    return shared / machines + own * alone["update_cpu"] + rollout + sums
+def sending(kind: str, machines: int) -> float:
+    """Seconds on the wire in an update; a row of an agent holds 18 observed numbers and 40 bytes beside."""
+    rows, bytes_a_row, gradient_steps, gradient = 3 * KINDS[kind][0] * STEPS, 18 * 4 + 40, 16, 12_000 * 4
+    rollout = rows * bytes_a_row * (machines - 1) / machines / BANDWIDTH
+    return rollout + gradient_steps * (2 * (machines - 1) * LATENCY + 2 * gradient / BANDWIDTH)
 
 
 if __name__ == "__main__":

@@ -73,6 +73,7 @@ def test_two_processes_run_what_one_runs(two, tmp_path, name):
             **theirs,
             **({"out": str(two / name)} if "out" in theirs else {}),
         }
+    assert json.loads((two / name / "versions.json").read_text())["processes"] == 2
     assert (two / name / "done.json").exists()
 
 
