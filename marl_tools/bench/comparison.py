@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from marl_tools.bench.pairs import Pair, pairs
-from marl_tools.bench.plan_runs import Missing, read_plan, read_runs
-from marl_tools.bench.run_figures import RunFigures
+from marl_tools.bench.plan_folder import read_plan
+from marl_tools.bench.run_figures import Missing, RunFigures, RunReading, figures_of_runs
 from marl_tools.bench.scores import (
     Aggregate,
     Bootstrap,
@@ -67,12 +67,17 @@ class Comparison:
 
 
 def compare(
-    folder: str | os.PathLike[str], *, reps: int = 2000, confidence: float = 0.95, seed: int = 0
+    folder: str | os.PathLike[str],
+    *,
+    reps: int = 2000,
+    confidence: float = 0.95,
+    seed: int = 0,
+    known: Mapping[str, RunReading] | None = None,
 ) -> Comparison:
     """Compare the methods of the plan in ``folder`` (``plan.json`` and ``runs/<id>/``), changing nothing there.
 
     Only finished runs count. Those that are missing, failed or damaged are named, and the rest is compared. The same
-    folder gives the same figures: all resampling follows from ``seed``.
+    folder gives the same figures: all resampling follows from ``seed``. Runs that are ``known``, by id, are not read again.
 
     A score is a final return (mean over agents, in the evaluation of the trained team) on a scale on which random play on that
     task is 0 and the mean of the best method is 1. A task on which no method is better than random play has no scores.
@@ -88,7 +93,7 @@ def compare(
         confidence=between(0, 1)("confidence", confidence),
     )
     plan = read_plan(folder)
-    runs, missing = read_runs(folder, plan)
+    runs, missing = figures_of_runs(folder, plan, known)
     methods, tasks = list(plan.methods), list(plan.tasks)
     scales = [scale for task in tasks if (scale := scale_of(task, methods, runs))]
     values = values_of(runs, scales)

@@ -1,23 +1,27 @@
-"""What one finished run of a plan says in numbers: returns, violations, and how it came to them."""
+"""What the runs of a plan say in numbers: returns, violations, how they came to them; and which runs say nothing, and why."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from marl_tools.bench.statistics import evaluated_return, session_of_logs
-from marl_tools.core.errors import CorruptFileError
+from marl_tools.bench.plan_folder import PlannedRuns, run_folder
+from marl_tools.bench.statistics import evaluated_return, session_of_updates
+from marl_tools.core.averages import MovingAverage
+from marl_tools.core.durable import read_jsonl
+from marl_tools.core.errors import CorruptFileError, MarlToolsError
 from marl_tools.core.io import load_from_file
-from marl_tools.core.run_logs import EPISODES, UPDATES, read_episodes, read_updates
-from marl_tools.core.types import EpisodeLog
+from marl_tools.core.run_logs import EPISODES, UPDATES, UpdateLog, read_updates
 from marl_tools.experiment.folder import load_config
+from marl_tools.experiment.runs import RunSummary, summarise_run
 from marl_tools.training.certificate import TEAM
 
 _METRICS = ("strength", "sample_efficiency", "training_efficiency", "stability")
 _CERTIFICATE = "certificate.json"
+_FINISHED = ("done", "solved")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +59,93 @@ class RunFigures:
     stability: float | None = None
 
 
-def figures_of_run(folder: Path, *, id: str, method: str, task: str, seed: int) -> RunFigures:
-    """The figures in a run folder that is done.
+@dataclass(frozen=True, kw_only=True)
+class Missing:
+    """A planned run without figures: ``state`` is that of `RunSummary`, or "missing" where there is no folder."""
+
+    id: str
+    method: str
+    task: str
+    seed: int
+    state: str
+    why: str
+
+
+class TrainingTotals:
+    """What a run's training episodes come to, folded from its log row by row; those that were interrupted do not count.
+
+    Args:
+        window: episodes of the moving average of returns, ``ma_window``.
+    """
+
+    def __init__(self, window: int) -> None:
+        self.episodes = self.violated = self.overrides = self.decisions = 0
+        self._average = MovingAverage(window)
+        self._averages: dict[int | None, float] = {}
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Take in a line of ``episodes.jsonl``.
+
+        Raises:
+            CorruptFileError: it is no episode.
+        """
+        try:
+            if row["split"] != "train" or "interrupted" in row["ends"].values():
+                return
+            returns = row["returns"].values()
+            self.violated += any(step is not None for step in row["first_violation"].values())
+            self.overrides += sum(row.get("overrides", {}).values())
+            self.decisions += sum(row["lengths"].values())
+            self._average.add(sum(returns) / max(1, len(returns)))
+            self._averages[row["update"]] = self._average.value
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise CorruptFileError(f"not an episode log: {error!r}") from error
+        self.episodes += 1
+
+    def averages(self, updates: Sequence[UpdateLog]) -> list[float]:
+        """The moving average after each update; NaN before the first episode."""
+        found, latest = [], math.nan
+        for update in updates:
+            latest = self._averages.get(update.update, latest)
+            found.append(latest)
+        return found
+
+
+@dataclass(frozen=True)
+class RunReading:
+    """A run folder that was read before: its summary, and its log of episodes folded."""
+
+    summary: RunSummary
+    training: TrainingTotals
+
+
+def figures_of_runs(
+    folder: Path, plan: PlannedRuns, known: Mapping[str, RunReading] | None = None
+) -> tuple[list[RunFigures], list[Missing]]:
+    """The figures of a plan's runs that are done, and the others. What is ``known``, by id, is not read again."""
+    figures, missing = [], []
+    for run in plan.runs:
+        place, reading = run_folder(folder, run), (known or {}).get(run.id)
+        names = asdict(run)
+        if not place.is_dir():
+            missing.append(Missing(**names, state="missing", why="not started"))
+            continue
+        summary = reading.summary if reading else summarise_run(place)
+        if summary.state not in _FINISHED:
+            why = summary.detail or f"{summary.frames} of {summary.timesteps} env steps played"
+            missing.append(Missing(**names, state=summary.state, why=why))
+            continue
+        try:
+            figures.append(figures_of_run(place, **names, training=reading.training if reading else None))
+        except (MarlToolsError, OSError) as error:
+            missing.append(Missing(**names, state="damaged", why=str(error)))
+    return figures, missing
+
+
+def figures_of_run(
+    folder: Path, *, id: str, method: str, task: str, seed: int, training: TrainingTotals | None = None
+) -> RunFigures:
+    """The figures in a run folder that is done; its episodes are read unless their totals are given.
 
     Raises:
         FileNotFoundError: it lacks its logs.
@@ -65,16 +154,16 @@ def figures_of_run(folder: Path, *, id: str, method: str, task: str, seed: int) 
     """
     config = load_config(folder)
     updates = list(read_updates(folder / UPDATES))
-    episodes = [
-        log for log in read_episodes(folder / EPISODES) if log.split == "train" and not log.interrupted
-    ]
+    training = training or _training(folder / EPISODES, config.ma_window)
     random_return, final_return = (_evaluated(folder, policy) for policy in ("random", "trained"))
     baseline = 0.0 if random_return is None else random_return
-    session = session_of_logs(updates, episodes, window=config.ma_window, random_return=baseline)
+    session = session_of_updates(updates, training.averages(updates), random_return=baseline)
     # They are of what a run has over random play: without that they are unknown.
     metrics = {} if random_return is None else asdict(session.metrics())
     certified = _certified(folder, config.safety.max_risk)
-    costed = bool(certified) or any(log.violated for log in episodes)
+    # Evaluations may count a cost that training did not.
+    counted = config.task.counts_costs(config.cost, needed=config.safety.charged)
+    costed = training.violated > 0 or (bool(certified) if counted is None else counted)
     return RunFigures(
         id=id,
         method=method,
@@ -85,12 +174,22 @@ def figures_of_run(folder: Path, *, id: str, method: str, task: str, seed: int) 
         final_return=final_return,
         random_return=random_return,
         training_return=_finite(session.strengths[-1] + baseline) if len(session.strengths) else None,
-        training_episodes=len(episodes),
-        training_violations=_share(sum(log.violated for log in episodes), len(episodes)) if costed else None,
-        overrides=_overridden(episodes) if config.safety.shield != "none" else None,
+        training_episodes=training.episodes,
+        training_violations=_share(training.violated, training.episodes) if costed else None,
+        overrides=_share(training.overrides, training.decisions) if config.safety.shield != "none" else None,
         **{name: _finite(metrics.get(name)) for name in _METRICS},
         **certified,
     )
+
+
+def _training(path: Path, window: int) -> TrainingTotals:
+    totals = TrainingTotals(window)
+    for number, row in enumerate(read_jsonl(path), start=1):
+        try:
+            totals.add(row)
+        except CorruptFileError as error:
+            raise CorruptFileError(f"{path}, row {number}: {error}") from error
+    return totals
 
 
 def _evaluated(folder: Path, policy: Literal["random", "trained"]) -> float | None:
@@ -124,11 +223,6 @@ def _certified(folder: Path, max_risk: float) -> dict[str, Any]:
         raise CorruptFileError(
             f"{folder / _CERTIFICATE}: no violation estimates in it ({error!r})"
         ) from error
-
-
-def _overridden(episodes: Sequence[EpisodeLog]) -> float | None:
-    overrides = sum(sum(log.overrides.values()) for log in episodes)
-    return _share(overrides, sum(sum(log.lengths.values()) for log in episodes))
 
 
 def _share(part: float, whole: float) -> float | None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from marl_tools.bench.plan_runs import RunKey
+from marl_tools.bench.plan_folder import RunKey
 from marl_tools.bench.run_figures import RunFigures
 from marl_tools.bench.statistics import AGGREGATES, mean, performance_profile, stratified_bootstrap
 from marl_tools.bench.statistics.aggregate import Floats, Statistic

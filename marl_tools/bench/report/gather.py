@@ -8,9 +8,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from marl_tools.bench.plan_folder import PLAN, RUNS, is_run_id
 from marl_tools.bench.report.clips import Clip, find_clips
 from marl_tools.bench.report.curves import EpisodeCurves
 from marl_tools.bench.report.values import text
+from marl_tools.bench.run_figures import RunReading, TrainingTotals
 from marl_tools.core.durable import rows_of
 from marl_tools.core.errors import ConfigError, CorruptFileError, MarlToolsError
 from marl_tools.core.io import load_from_file
@@ -18,7 +20,6 @@ from marl_tools.core.run_logs import EPISODES, UPDATES, not_a_run
 from marl_tools.experiment.runs import RunSummary, summarise_run
 from marl_tools.experiment.stopping import ERROR_FILE
 
-PLAN = "plan.json"
 _NOTES = ("config.json", "versions.json", "certificate.json", "done.json", ERROR_FILE)
 _EVALUATIONS = ("evaluation-random.json", "evaluation-trained.json")
 _LONGEST_NOTE = 2**24  # bytes; no run writes a small file of this size
@@ -43,7 +44,7 @@ class Reading:
         self.notes: dict[str, Mapping[str, Any]] = {}
         self.updates: list[Mapping[str, Any]] = []
         self.clips: list[Clip] = []
-        self.curves = EpisodeCurves(1)
+        self.curves, self.training = EpisodeCurves(1), TrainingTotals(1)
         self._damage: dict[str, str] = {}
         self._logs = {name: _Tail(self.folder / name) for name in (EPISODES, UPDATES)}
 
@@ -73,13 +74,24 @@ class Reading:
         self._read_notes()
         if not self.updates and not self.curves.episodes:
             self.curves = EpisodeCurves(self._expected_steps())
-        self._read_on(EPISODES, self.curves.add)
+            self.training = TrainingTotals(_whole(self.config.get("ma_window"), 1))
+        self._read_on(EPISODES, self._take_episode)
         self._read_on(UPDATES, self.updates.append)
         self.clips = find_clips(self.folder)
         self.summary = (
             summarise_run(self.folder) if seen else RunSummary(folder=str(self.folder), state="interrupted")
         )
         return True
+
+    @property
+    def known(self) -> RunReading | None:
+        """What a comparison need not read again; None where episodes are damaged or gone, which it is to find itself."""
+        whole = EPISODES not in self._damage and (self.folder / EPISODES).exists()
+        return RunReading(self.summary, self.training) if self._seen and whole else None
+
+    def _take_episode(self, row: Mapping[str, Any]) -> None:
+        self.curves.add(row)
+        self.training.add(row)
 
     def _expected_steps(self) -> int:
         """Env steps rounded up to whole updates, as a run plays them."""
@@ -163,11 +175,10 @@ class Collection:
     def _found(self) -> Iterator[tuple[str, Reading]]:
         """Runs that the plan names, then any others that are there."""
         named = self.plan.get("runs")
-        root = self.folder / "runs"
+        root = self.folder / RUNS
         for row in named if isinstance(named, list) else []:
             run_id = row.get("id") if isinstance(row, dict) else None
-            # A name from a file never becomes a path that leads out of its folder.
-            if not isinstance(run_id, str) or Path(run_id).name != run_id or run_id in ("", ".", ".."):
+            if not is_run_id(run_id):
                 self.problems.append(
                     f"{self.folder / PLAN}: a run has the id {str(run_id)[:80]!r}, which is no name"
                 )

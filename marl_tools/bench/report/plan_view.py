@@ -9,10 +9,11 @@ from typing import Any
 
 from marl_tools.bench.comparison import Comparison, compare
 from marl_tools.bench.pairs import Pair
+from marl_tools.bench.plan_folder import PLAN
 from marl_tools.bench.report.clips import Clip, Film
 from marl_tools.bench.report.figures import Figure
 from marl_tools.bench.report.findings import Finding, remedy
-from marl_tools.bench.report.gather import PLAN, Collection, Reading
+from marl_tools.bench.report.gather import Collection, Reading
 from marl_tools.bench.report.methods import method_colors, method_name, task_name, tasks_of
 from marl_tools.bench.report.tables import certified, mean_return
 from marl_tools.bench.report.values import is_number, mapping
@@ -88,13 +89,14 @@ class PlanView:
 
 
 def compared(collection: Collection) -> tuple[Comparison | None, list[str]]:
-    """The comparison of a plan, or why there is none; it takes seconds for hundreds of runs."""
+    """The comparison of a plan, or why there is none; runs that are done are not read again."""
     if not (collection.folder / PLAN).exists():
         return None, [
             "These runs are no plan: they are listed, not compared. `marl-tools bench` makes plans."
         ]
     try:
-        return compare(collection.folder), []
+        known = {run.id: run.known for run in collection.runs.values() if run.known}
+        return compare(collection.folder, known=known), []
     except (MarlToolsError, OSError) as error:
         return None, [str(error)]
 

@@ -27,6 +27,7 @@ from marl_tools.bench.statistics.sessions import (
     random_baseline,
     session_of_logs,
     session_of_run,
+    session_of_updates,
     stability,
     trial_metrics,
 )
@@ -53,6 +54,7 @@ __all__ = [
     "random_baseline",
     "session_of_logs",
     "session_of_run",
+    "session_of_updates",
     "smallest_p",
     "stability",
     "stratified_bootstrap",

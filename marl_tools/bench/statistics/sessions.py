@@ -220,12 +220,15 @@ def session_of_logs(
             history, window = History(len(fresh)), len(fresh)
         history.extend(fresh)
         returns.append(history.ma(window, agent, split))
-    return Session(
-        returns,
-        [update.frames for update in updates],
-        [_steps(update) for update in updates],
-        random_return=random_return,
-    )
+    return session_of_updates(updates, returns, random_return=random_return)
+
+
+def session_of_updates(
+    updates: Sequence[UpdateLog], returns: Sequence[float], *, random_return: float
+) -> Session:
+    """The session whose log points are updates, with a mean return at each; NaN before the first episode."""
+    frames, steps = [update.frames for update in updates], [_steps(update) for update in updates]
+    return Session(returns, frames, steps, random_return=random_return)
 
 
 def random_baseline(folder: PathLike, agent: AgentID | None = None) -> float:

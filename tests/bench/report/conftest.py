@@ -1,6 +1,7 @@
-"""A small plan, run once for all tests of the report, and a headless browser, if there is one."""
+"""A small plan, made once for all tests of the report, and a headless browser, if there is one."""
 
 import dataclasses
+import json
 import shutil
 from pathlib import Path
 
@@ -34,7 +35,7 @@ PLAN = Plan(
         "max_risk": 0.05,
     },
     methods={"ippo": {}, "lagrangian": {"constraint": "lagrange"}, "ledger": {"shield": "ledger"}},
-    tasks={"crossing": {}, "narrow": {"env": "crossing", "num_envs": 4}},
+    tasks={"crossing": {}, "narrow": {"env": "crossing"}},
     seeds=(0, 1),
     excluded=(Excluded(method="lagrangian", task="narrow", why="its cost is <b>certain</b>"),),
 )
@@ -42,15 +43,33 @@ PLAN = Plan(
 
 @pytest.fixture(scope="session")
 def finished_plan(tmp_path_factory):
-    """A plan with ten runs that are done. For reading only."""
+    """A plan with ten runs that are done, of which one a method was really made. For reading only."""
     folder = tmp_path_factory.mktemp("plan")
     runs = PLAN.runs()
     save_plan(PLAN, runs, folder)
-    for run in runs:
-        filmed = run.seed == 0 and run.task == "crossing"
-        config = dataclasses.replace(run.config, out=run_folder(folder, run), video_episodes=int(filmed))
-        train(config)
+    made = {}
+    for place, run in enumerate(runs):
+        target = run_folder(folder, run)
+        if run.method not in made:
+            train(dataclasses.replace(run.config, out=target, video_episodes=1))
+            made[run.method] = target
+            continue
+        shutil.copytree(made[run.method], target, ignore=shutil.ignore_patterns("videos"))
+        edit(target / "config.json", lambda config, seed=run.seed: config.update(seed=seed))
+        edit(target / "evaluation-trained.json", lambda evaluation, more=place: earn_more(evaluation, more))
     return folder
+
+
+def edit(path, change):
+    """Let ``change`` alter the content of a JSON file."""
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+def earn_more(evaluation, more):
+    row = evaluation["returns"]["mean_over_agents"]
+    row.update(mean=row["mean"] + more / 100, interval=[end + more / 100 for end in row["interval"]])
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from marl_tools.bench.report.clips import Film, find_clips
 from marl_tools.bench.report.gather import open_folder
 from marl_tools.cli import main
 from marl_tools.core.errors import ConfigError
+from tests.bench.report.conftest import edit
 from tests.test_project import MODULES, imported_packages
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
@@ -36,12 +37,6 @@ def specs(page):
     text = re.search(r'<script type="application/json" class="specs">(.*?)</script>', end)
     assert text is not None
     return json.loads(text[1])
-
-
-def edit(path, change):
-    content = json.loads(path.read_text())
-    change(content)
-    path.write_text(json.dumps(content))
 
 
 def test_a_run_says_what_it_earned_how_it_violated_and_what_its_shield_bounds(run):
