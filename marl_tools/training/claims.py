@@ -20,8 +20,8 @@ _HOLDS = (
 
 _VACUOUS = (
     "the bound of {agents} is 1 and says nothing: the world model knows too little for max_risk={max_risk:g}. `marl-tools "
-    "coverage` shows what it lacks: train longer, declare the outcomes that are possible (--shield-support declared), or "
-    "raise --shield-patience"
+    "coverage` shows what it lacks: train longer, raise --shield-patience, or declare the outcomes that are possible "
+    "(initial_law, joint_law and ended_agents of the env, without --shield-support none)"
 )
 
 

@@ -20,7 +20,13 @@ def test_a_bound_of_one_is_said_to_say_nothing_with_what_would_help():
     note = certificate["bound_note"]
     assert "holds" not in note
     assert "the bound of car_0, car_1 is 1 and says nothing" in note
-    for remedy in ("marl-tools coverage", "train longer", "declare the outcomes", "--shield-patience"):
+    for remedy in (
+        "marl-tools coverage",
+        "train longer",
+        "declare the outcomes",
+        "joint_law",
+        "--shield-patience",
+    ):
         assert remedy in note
 
 
