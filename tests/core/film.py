@@ -78,7 +78,7 @@ def run_script(source: str, *arguments: object, **options: Any) -> subprocess.Co
         [sys.executable, "-c", source, *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         env={**os.environ, "PYTHONPATH": str(root)},
         **options,
     )

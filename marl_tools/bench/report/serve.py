@@ -71,7 +71,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         server = cast(ReportServer, self.server)
         # A page of elsewhere, whose name was made to mean this machine, must not read it.
-        if server.local and not _is_loopback(urlsplit(f"//{self.headers.get('Host', '')}").hostname or ""):
+        if server.local and not _is_loopback(_host_in(self.headers.get("Host", ""))):
             return self._error(HTTPStatus.FORBIDDEN, "ask for 127.0.0.1 or localhost")
         report, address = server.report, urlsplit(self.path)
         path = unquote(address.path).removeprefix("/")
@@ -149,6 +149,13 @@ def _part(asked: str | None, size: int) -> tuple[int, int] | None:
         return (max(0, size - int(last)), size - 1) if int(last) and size else None
     end = min(int(last), size - 1) if last else size - 1
     return (int(first), end) if int(first) <= end else None
+
+
+def _host_in(header: str) -> str:
+    """The host that was asked for, without its port; empty where it is none."""
+    with suppress(ValueError):
+        return urlsplit(f"//{header}").hostname or ""
+    return ""
 
 
 def _is_loopback(host: str) -> bool:

@@ -137,6 +137,7 @@ def test_a_page_of_elsewhere_cannot_read_it_under_a_name_of_its_own(run):
     with served(run) as server:
         assert ask(server, "/", host="evil.example")[0] == 403
         assert ask(server, "/news", host="evil.example:80")[0] == 403
+        assert ask(server, "/news", host="[::")[0] == 403
         assert ask(server, "/news", host="localhost:80")[0] == 200
 
 
