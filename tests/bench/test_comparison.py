@@ -149,6 +149,34 @@ def test_a_lost_run_takes_its_seed_from_the_pairing_but_not_its_task_from_the_ce
     )
 
 
+def test_nobody_is_said_to_train_safely_where_training_counted_no_costs(tmp_path):
+    write_plan(tmp_path, ["ippo", "lagrangian"], ["simple_spread"], seeds=6)
+    for seed in range(6):
+        for method, settings, violating in (("ippo", {}, 0), ("lagrangian", {"constraint": "lagrange"}, 2)):
+            folder = tmp_path / "runs" / run_id(method, "simple_spread", seed)
+            finished_run(
+                folder, env="simple_spread", violation=0.5, violating=violating, seed=seed, **settings
+            )
+    comparison = compare(tmp_path, **QUICK)
+    ippo, lagrangian = (cell.figures for cell in comparison.cells)
+    assert "training_violations" not in ippo
+    assert lagrangian["training_violations"].mean == 0.5
+    # Evaluations did count them.
+    assert ippo["violation"].mean == 0.5
+    assert "training_violations" not in {pair.measure for pair in comparison.pairs}
+
+
+def test_a_run_without_a_violation_counts_in_the_mean_as_one(tmp_path):
+    write_plan(tmp_path, ["ippo"], ["crossing"], seeds=4)
+    for seed in range(4):
+        finished_run(
+            tmp_path / "runs" / run_id("ippo", "crossing", seed), violating=4 * (seed == 0), seed=seed
+        )
+    (cell,) = compare(tmp_path, **QUICK).cells
+    assert cell.figures["training_violations"].mean == 0.25
+    assert cell.figures["training_violations"].runs == 4
+
+
 def test_with_three_seeds_nothing_is_claimed_however_clear_it_looks(tmp_path):
     write_some(tmp_path, ["a", "b"], TASKS, 3)
     comparison = compare(tmp_path, **QUICK)
@@ -175,7 +203,7 @@ def test_a_task_that_not_all_methods_play_is_left_out_of_what_is_over_all_tasks(
 
 
 def test_a_task_on_which_nobody_beats_random_play_has_no_scores(tmp_path):
-    write_some(tmp_path, ["a", "b"], ["near"], 2, random=50.0)
+    write_some(tmp_path, ["a", "b"], ["near"], 2, random=50.0, env="pursuit")
     comparison = compare(tmp_path, **QUICK)
     assert (comparison.scales, comparison.aggregates, comparison.pairs) == ([], [], [])
     assert comparison.cells[0].figures["final_return"].mean == 5.5
@@ -206,7 +234,8 @@ def test_a_mean_that_most_runs_contradict_is_no_claim_of_who_is_better(tmp_path)
     for task, returns in finals.items():
         for method, final in zip("ab", returns, strict=True):
             for seed in range(8):
-                finished_run(tmp_path / "runs" / run_id(method, task, seed), final=final, seed=seed)
+                folder = tmp_path / "runs" / run_id(method, task, seed)
+                finished_run(folder, final=final, seed=seed, env="pursuit")
     comparison = compare(tmp_path, **QUICK)
     [only] = comparison.pairs
     assert only.improvement == pytest.approx(1 / 3)
