@@ -50,10 +50,11 @@ def space_from_json(row: Mapping[str, Any]) -> gymnasium.Space:
                 return gym_spaces.Discrete(row["n"], start=row["start"], **dtype)
             case "Box":
                 shape = tuple(row["shape"])
-                low, high = (
-                    np.broadcast_to(np.array(row[name], row["dtype"]), shape).copy()
-                    for name in ("low", "high")
-                )
+                with np.errstate(over="raise"):
+                    low, high = (
+                        np.broadcast_to(np.array(row[name], row["dtype"]), shape).copy()
+                        for name in ("low", "high")
+                    )
                 return gym_spaces.Box(low, high, shape, **dtype)
             case "MultiDiscrete":
                 nvec, start = np.array(row["nvec"]), np.array(row["start"])
@@ -75,7 +76,7 @@ def space_from_json(row: Mapping[str, Any]) -> gymnasium.Space:
         ValueError,
         AssertionError,
         AttributeError,
-        OverflowError,
+        ArithmeticError,
         MemoryError,
         RecursionError,
     ) as error:

@@ -532,3 +532,9 @@ def test_any_field_may_be_spoilt_and_nothing_but_a_space_or_that_error_comes_of_
     except CorruptFileError:
         return
     assert space_from_json(space_to_json(again)) == again
+
+
+def test_bounds_that_no_number_of_their_kind_holds_are_no_space():
+    row = space_to_json(gs.Box(0.0, 1.0, (), np.float16)) | {"high": 65520.0}
+    with pytest.raises(CorruptFileError, match="not a space"):
+        space_from_json(row)

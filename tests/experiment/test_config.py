@@ -196,7 +196,7 @@ def test_every_field_of_every_part_has_one_flat_name():
     [
         ("learning_rate", "high", "float"),
         ("timesteps", "1000", "int"),
-        ("timesteps", 1000.0, "int"),
+        ("timesteps", 1000.5, "int"),
         ("num_envs", True, "int"),
         ("use_wandb", 1, "bool"),
         ("use_wandb", "yes", "bool"),
