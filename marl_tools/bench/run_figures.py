@@ -98,7 +98,7 @@ class TrainingTotals:
             self.decisions += sum(row["lengths"].values())
             self._average.add(sum(returns) / max(1, len(returns)))
             self._averages[row["update"]] = self._average.value
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise CorruptFileError(f"not an episode log: {error!r}") from error
         self.episodes += 1
 
@@ -219,7 +219,7 @@ def _certified(folder: Path, max_risk: float) -> dict[str, Any]:
             "under_risk": all(float(agent["interval"][1]) <= max_risk for agent in agents),
             "bound": max(bounds, default=None),
         }
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise CorruptFileError(
             f"{folder / _CERTIFICATE}: no violation estimates in it ({error!r})"
         ) from error

@@ -9,6 +9,7 @@ from marl_tools.bench.statistics import session_of_run
 from marl_tools.core.errors import CorruptFileError
 from marl_tools.core.io import load_from_file, save_to_file
 from tests.bench.plan_folder import finished_run, run_id, write_plan
+from tests.core.test_types import episode
 
 KEY = {"id": "x", "method": "m", "task": "t", "seed": 3}
 
@@ -71,6 +72,13 @@ def test_overrides_are_a_share_of_all_decisions_in_training(tmp_path):
         ("certificate.json", {"horizons": [{"h": 1, "subjects": {"team": {"estimate": "x"}}}]}, "estimates"),
         ("evaluation-trained.json", {"returns": 3}, "evaluation-trained.json: no mean returns"),
         ("evaluation-random.json", {}, "evaluation-random.json"),
+        # No float is as large as this.
+        (
+            "certificate.json",
+            {"horizons": [{"h": 1, "subjects": {"team": {"estimate": 10**400}}}]},
+            "estimates",
+        ),
+        ("episodes.jsonl", [{**episode().to_json(), "returns": {"a": 10**400}}], "not an episode log"),
         ("config.json", [], "config.json"),
     ],
 )
