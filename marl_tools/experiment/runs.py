@@ -72,6 +72,9 @@ def summarise_run(folder: Path) -> RunSummary:
     try:
         config = load_config(folder)
     except (MarlToolsError, OSError) as error:
+        if _has_nothing_but_an_error(folder):
+            state, detail = _state(folder)
+            return RunSummary(state=state, detail=detail, **common)
         return RunSummary(state="damaged", detail=_printable(str(error)), **common)
     state, detail = _state(folder)
     return RunSummary(
@@ -96,10 +99,17 @@ def _state(folder: Path) -> tuple[State, str | None]:
     return "interrupted", None
 
 
+def _has_nothing_but_an_error(folder: Path) -> bool:
+    """Whether a run of a plan failed here before it wrote its settings, as where its env cannot be made."""
+    with suppress(OSError):
+        return os.listdir(folder) == [ERROR_FILE]
+    return False
+
+
 def _run_folders(folder: Path) -> Iterator[Path]:
-    """Folders with a ``config.json``; what lies inside one is part of it, and links are not followed."""
+    """Folders with a ``config.json``, or of runs that failed before; what lies inside one is part of it, and links are not followed."""
     for path, folders, files in os.walk(folder):
-        if "config.json" in files:
+        if "config.json" in files or [*folders, *files] == [ERROR_FILE]:
             folders.clear()
             yield Path(path)
 

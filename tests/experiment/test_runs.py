@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from marl_tools.bench.jobs import keep_failure
 from marl_tools.cli import main
 from marl_tools.core.errors import ConfigError
 from marl_tools.experiment.lock import RunLock
@@ -67,6 +68,18 @@ def test_the_states_of_a_run(tmp_path, monkeypatch, run):
         listed = summarise_run(tmp_path / name)
         assert (listed.state, listed.frames, listed.mean_return) == (name, 0, None)
     assert listed.detail == "ZeroDivisionError: a bug"
+
+
+def test_a_run_that_failed_before_it_wrote_its_settings_has_failed_and_is_not_damaged(tmp_path):
+    folder = tmp_path / "runs" / "ippo-broken-s0"
+    keep_failure(ValueError("not charged"), folder)
+    (listed,) = list_runs(tmp_path)
+    assert listed.folder == str(folder)
+    assert (listed.state, listed.detail, listed.env) == ("failed", "ValueError: not charged", None)
+    assert main(["runs", str(tmp_path)]) == 0
+
+    (folder / "updates.jsonl").touch()  # it had begun, so its settings are lost
+    assert summarise_run(folder).state == "damaged"
 
 
 @pytest.mark.parametrize(
