@@ -48,7 +48,9 @@ def remedy(run: Reading) -> str:
 
 
 def go_on(run: Reading) -> str:
-    """The command with which a run goes on."""
+    """The command with which a run goes on; only a plan can begin one that failed before it wrote its settings."""
+    if not run.config:
+        return "It failed before it began. Mend the cause, then give the plan's `marl-tools bench` command again."
     trust = " --trust" if any(":" in str(run.config.get(name)) for name in ("env", "cost")) else ""
     return f"Go on with: marl-tools train --resume {shlex.quote(str(run.folder))}{trust}"
 

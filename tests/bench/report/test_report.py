@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from marl_tools.bench.jobs import keep_failure
 from marl_tools.bench.report import write_report
 from marl_tools.bench.report.clips import Film, find_clips
 from marl_tools.bench.report.gather import open_folder
@@ -198,6 +199,17 @@ def test_a_failed_run_says_why_and_how_to_go_on(plan):
     assert "NonFiniteError: NaN in the loss" in said
     assert f"marl-tools train --resume {run}" in said
     assert "--learning-rate" in said
+
+
+def test_a_run_that_failed_before_it_began_is_no_damaged_one_and_is_begun_by_its_plan(plan):
+    run = next((plan / "runs").glob("ippo-crossing-s1-*"))
+    shutil.rmtree(run)
+    keep_failure(ValueError("the env cannot be made"), run)
+    said = words(page_of(plan))
+    assert "ValueError: the env cannot be made" in said
+    assert "marl-tools bench" in said
+    assert f"--resume {run}" not in said
+    assert "no config.json" not in said
 
 
 def test_runs_that_have_not_begun_are_listed_as_such(plan):
