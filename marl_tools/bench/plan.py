@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,7 @@ _OWNED = {
     "out": "each run has a folder of its own in that of the plan, --out",
     "wandb_id": "each run gets an id of its own",
 }
+_SEEDS = 2**63
 _PARTS = ("name", "settings", "methods", "tasks", "seeds", "except")
 
 
@@ -84,6 +86,8 @@ class Plan:
                 _check_name(kind, name)
         for seed in self.seeds:
             at_least(0)("seeds", seed)
+            if seed >= _SEEDS:
+                raise ConfigError(f"seeds: one has {len(str(seed))} digits; give seeds below 2**63")
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise ConfigError(f"seeds={list(self.seeds)}: give at least one, and each once")
         for excluded in self.excluded:
@@ -103,7 +107,7 @@ class Plan:
             for method, task, config in pairs
         ]
         ids = [run.id for run in runs]
-        if twice := sorted({id for id in ids if ids.count(id) > 1}):
+        if twice := sorted(id for id, count in Counter(ids).items() if count > 1):
             raise ConfigError(
                 f"two runs are called {twice[0]!r}: rename a method or a task, so that names joined by '-' differ"
             )

@@ -43,7 +43,7 @@ class Track:
         self.plain = not spaces.masked and self._flatten_obs is None
         """Whether observations are stored as they come, with nothing beside them so far."""
         # Asked for at every step, and `ndarray[0].shape` is slow.
-        self._obs_shape, self.actionsion_shape = shape, action_shape
+        self._obs_shape, self._action_shape = shape, action_shape
         self.rew, self._cost = np.empty(capacity), np.full(capacity, math.nan)
         self._mask: NDArray[np.bool_] | None = None
         self._described = {
@@ -90,9 +90,9 @@ class Track:
         """Note what the agent plays next. To be called before the env can change it."""
         if self._flatten_action is not None:
             action = self._flatten_action(action)
-        elif getattr(action, "shape", ()) != self.actionsion_shape:
+        elif getattr(action, "shape", ()) != self._action_shape:
             try:
-                action = np.reshape(action, self.actionsion_shape)
+                action = np.reshape(action, self._action_shape)
             except ValueError as error:
                 raise self._misfit("plays", action, self.spaces.action_space) from error
         self.actions[self.n] = action

@@ -209,3 +209,8 @@ def test_a_preset_has_runs_each_with_a_name_of_its_own(name):
     assert len({run.id for run in runs}) == len(runs)
     pairs = len(preset.methods) * len(preset.tasks) - len(preset.excluded)
     assert len(runs) == pairs * len(preset.seeds)
+
+
+def test_a_seed_that_no_file_name_can_hold_is_refused():
+    with pytest.raises(ConfigError, match="300 digits; give seeds below"):
+        Plan(name="p", methods={"ippo": {}}, tasks={"crossing": {}}, seeds=(10**299,))
