@@ -122,10 +122,11 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 
 def same(ours: Any, theirs: Any) -> bool:
-    """Whether two nested mappings hold equal arrays."""
+    """Whether two nested mappings hold equal arrays; a bound that is not known yet, NaN, equals another."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
         return ours.keys() == theirs.keys() and all(same(ours[key], theirs[key]) for key in ours)
-    return np.array_equal(ours, theirs)
+    ours, theirs = np.asarray(ours), np.asarray(theirs)
+    return np.array_equal(ours, theirs, equal_nan=ours.dtype.kind == theirs.dtype.kind == "f")
 
 
 def differences(whole: Path, cut: Path) -> list[str]:

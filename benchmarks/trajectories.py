@@ -55,25 +55,27 @@ ENVS: dict[str, tuple[int, Callable[[], ParallelEnv]]] = {
 }
 
 
-def play(env: Any, steps: int) -> tuple[float, float]:
-    """CPU microseconds per agent-step, over some whole episodes: of the whole process, and of the thread that steps."""
+def play(env: Any, steps: int) -> tuple[float, float, float]:
+    """Microseconds per agent-step, over some whole episodes: CPU of the whole process and of the thread that steps, and the clock's
+    until the last step returns.
+    """
     episodes = STEPS_A_TURN // steps
     actions = dict.fromkeys(env.possible_agents, 0)
-    start, own = time.process_time(), time.thread_time()
+    start, own, waited = time.process_time(), time.thread_time(), time.perf_counter()
     for _ in range(episodes):
         env.reset(seed=0)
         for _ in range(steps):
             env.step(actions)
-    own = time.thread_time() - own
+    own, waited = time.thread_time() - own, time.perf_counter() - waited
     if isinstance(env, TrajectoryRecorder):
         env.flush()
     per_step = 1e6 / (episodes * steps * AGENTS)
-    return (time.process_time() - start) * per_step, own * per_step
+    return (time.process_time() - start) * per_step, own * per_step, waited * per_step
 
 
 def measure(
     steps: int, make: Callable[[], ParallelEnv], repeats: int, folder: str
-) -> dict[str, tuple[float, float, float]]:
+) -> dict[str, tuple[float, ...]]:
     envs = {
         "bare": make(),
         "EpisodeRecorder": EpisodeRecorder(make()),
@@ -89,7 +91,10 @@ def measure(
         name: (
             statistics.median(turn[name][0] for turn in turns[1:]),
             statistics.median(turn[name][0] - turn["bare"][0] for turn in turns[1:]),
-            statistics.median(turn[name][1] - turn["bare"][1] for turn in turns[1:]),
+            *(
+                statistics.median(turn[name][part] - turn["bare"][part] for turn in turns[1:])
+                for part in (1, 2)
+            ),
         )
         for name in envs
     }
@@ -125,19 +130,19 @@ if __name__ == "__main__":
     lines = [
         "# What saving trajectories costs",
         "",
-        f"`python benchmarks/trajectories.py --repeats {options.repeats}`: microseconds of CPU time per agent-step, three",
-        f"agents, writing in the background included. Target: at most {TARGET:.0f} added to the bare env.",
+        f"`python benchmarks/trajectories.py --repeats {options.repeats}`: microseconds per agent-step, three agents. CPU time, writing in the",
+        f"background included, and how much later a step returns. Target: at most {TARGET:.0f} later than the bare env's.",
         "",
-        "| env and episode | wrapper | whole | added | of it in the thread that steps |",
-        "|---|---|---|---|---|",
+        "| env and episode | wrapper | CPU | added | of it in the thread that steps | a step returns later by |",
+        "|---|---|---|---|---|---|",
     ]
     with tempfile.TemporaryDirectory() as scratch:
         for label, (steps, make) in ENVS.items():
-            for wrapper, (whole, added, own) in measure(
+            for wrapper, (whole, added, own, later) in measure(
                 steps, make, options.repeats, f"{scratch}/{steps}"
             ).items():
                 lines.append(
-                    f"| {label} | {wrapper} | {whole:.2f} | {'|' if wrapper == 'bare' else f'{added:.2f} | {own:.2f}'} |"
+                    f"| {label} | {wrapper} | {whole:.2f} | {'| |' if wrapper == 'bare' else f'{added:.2f} | {own:.2f} | {later:.2f}'} |"
                 )
         lines += [
             "",
