@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,7 +14,8 @@ from typing import Any
 from marl_tools.bench.identity import fingerprint
 from marl_tools.core.checks import at_least
 from marl_tools.core.durable import plain
-from marl_tools.core.errors import ConfigError, CorruptFileError, MarlToolsError, did_you_mean
+from marl_tools.core.errors import ConfigError, MarlToolsError, did_you_mean
+from marl_tools.core.io import read_toml
 from marl_tools.experiment.config import RunConfig, setting_names
 
 Settings = Mapping[str, Any]
@@ -171,12 +171,7 @@ class Plan:
             ConfigError: no such file, or what `from_definition` refuses.
             CorruptFileError: the file is no TOML.
         """
-        try:
-            definition = tomllib.loads(path.read_text("utf-8"))
-        except OSError as error:
-            raise ConfigError(f"cannot read the plan {path}: {error.strerror}") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise CorruptFileError(f"{path} is not TOML: {error}") from error
+        definition = read_toml(path, "plan")
         try:
             return cls.from_definition({"name": path.stem, **definition})
         except MarlToolsError as error:

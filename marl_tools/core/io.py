@@ -21,7 +21,7 @@ from marl_tools.core.durable import JsonLines, atomic_write, json_line, plain, r
 from marl_tools.core.errors import ConfigError, CorruptFileError, FileFormatError, did_you_mean
 
 __all__ = ["JsonLines", "atomic_write", "create_dir", "load_from_file", "load_from_file_if_exists"]
-__all__ += ["read_jsonl", "save_to_file"]
+__all__ += ["read_jsonl", "read_toml", "save_to_file"]
 
 PathLike = str | os.PathLike[str]
 
@@ -91,6 +91,21 @@ def load_from_file(dir: PathLike, filename: PathLike, *, allow_pickle: bool = Fa
             f"cannot read {path} as {path.suffix} ({file_format.holds}): {_brief(error)}. "
             "The file was left as it is."
         ) from error
+
+
+def read_toml(path: Path, what: str) -> dict[str, Any]:
+    """The tables of a TOML file that somebody named, as opposed to one that was saved; ``what`` says what it should be.
+
+    Raises:
+        ConfigError: it cannot be read.
+        CorruptFileError: it is no TOML.
+    """
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read the {what} {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise CorruptFileError(f"{path} is not TOML: {error}") from error
 
 
 def load_from_file_if_exists(

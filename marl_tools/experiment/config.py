@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,8 +15,9 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from marl_tools.core.checks import at_least, between, increasing
-from marl_tools.core.errors import ConfigError, CorruptFileError
+from marl_tools.core.errors import ConfigError
 from marl_tools.core.factory import EnvFactory
+from marl_tools.core.io import read_toml
 from marl_tools.envs.tasks import Task, find_task, require
 from marl_tools.experiment.flags import Count, Pairs
 from marl_tools.experiment.flat import FlatSettings
@@ -236,12 +236,7 @@ class RunConfig:
             ConfigError: no such file, or what `from_flat` refuses.
             CorruptFileError: the file is no TOML.
         """
-        try:
-            settings = tomllib.loads(path.read_text("utf-8"))
-        except OSError as error:
-            raise ConfigError(f"cannot read the config file {path}: {error.strerror}") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise CorruptFileError(f"{path} is not TOML: {error}") from error
+        settings = read_toml(path, "config file")
         # An override also replaces the setting under its other name.
         kept = {name: value for name, value in settings.items() if _RENAMED.get(name) not in overrides}
         return cls.from_base(kept | overrides)
