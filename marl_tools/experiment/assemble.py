@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from marl_tools.core.factory import EnvFactory
+from marl_tools.core.logging import log
 from marl_tools.core.types import EnvCopies, VectorEnv
 from marl_tools.core.wrappers.cost import cost_is_missing
 from marl_tools.experiment.config import RunConfig
@@ -58,11 +59,14 @@ def _check_costs(config: RunConfig, factory: EnvFactory, envs: EnvCopies) -> Non
 def _make_shield(config: RunConfig, factory: EnvFactory, envs: EnvCopies) -> ShieldedTeam | None:
     if config.safety.shield == "none":
         return None
+    # On an env of many keys this takes long, and so does every update of its tables.
+    log("preparing the shield", type="shield")
     env = factory()
     try:
         team = make_shield(config.safety, env, envs.groups, num_envs=config.num_envs, gamma=config.ippo.gamma)
     finally:
         env.close()
     assert team is not None
+    log(f"the shield knows {team.models.num_keys:,} keys to begin with", type="shield")
     warn_if_patience_is_short(config.safety, team)
     return team

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, cast
 
 from marl_tools.core.errors import ConfigError
-from marl_tools.core.logging import log
 from marl_tools.core.spaces import AgentGroup
 from marl_tools.core.transitions import Factors, Solvable
 from marl_tools.core.wrappers import EpisodeCap, EpisodeRecorder, infer_episode_cap
@@ -70,15 +69,7 @@ def build_team(
             f"{name} is not: use 'learned'"
         )
     _check_others(name, team_actions(groups, env.possible_agents))
-    exact = None
-    if solvable and (model == "exact" or support == "declared"):
-        # Both take long on a large env, and so does every update of its risk tables.
-        log(f"enumerating the law of {name}", type="shield")
-        exact = solve(cast(Solvable, env))
-        log(
-            f"{len(exact.keys):,} keys, {len(exact.table.row_key):,} rows of key and joint action",
-            type="shield",
-        )
+    exact = solve(cast(Solvable, env)) if solvable and (model == "exact" or support == "declared") else None
     return ShieldedTeam(
         groups,
         list(env.possible_agents),
