@@ -57,7 +57,7 @@ def space_from_json(row: Mapping[str, Any]) -> gymnasium.Space:
                     )
                 return gym_spaces.Box(low, high, shape, **dtype)
             case "MultiDiscrete":
-                nvec, start = np.array(row["nvec"]), np.array(row["start"])
+                nvec, start = whole_numbers(row["nvec"]), whole_numbers(row["start"])
                 return gym_spaces.MultiDiscrete(nvec, start=start, **dtype)
             case "MultiBinary":
                 return gym_spaces.MultiBinary(row["n"])
@@ -81,3 +81,11 @@ def space_from_json(row: Mapping[str, Any]) -> gymnasium.Space:
         RecursionError,
     ) as error:
         raise CorruptFileError(f"not a space: {reprlib.repr(row)} ({error})") from error
+
+
+def whole_numbers(values: Any) -> np.ndarray:
+    """An array of integers; Gymnasium itself would cut off fractions, or wrap what does not fit."""
+    array = np.array(values)
+    if not np.issubdtype(array.dtype, np.integer):
+        raise TypeError(f"{reprlib.repr(values)} are not whole numbers")
+    return array

@@ -187,6 +187,7 @@ class Collection:
             yield run_id, Reading(root / run_id, run_id, method=method, task=task, seed=row.get("seed"))
         taken = {run.folder for run in self.runs.values()}
         for path, folders, files in os.walk(self.folder):
+            folders.sort()  # a file system has an order of its own
             if "config.json" in files:
                 folders.clear()
                 if Path(path) not in taken:

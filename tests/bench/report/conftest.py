@@ -93,13 +93,24 @@ def browser(tmp_path_factory):
         pytest.skip("no chromium and chromedriver on this machine")
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
+    from selenium.webdriver.support.ui import WebDriverWait
 
     options = webdriver.ChromeOptions()
     options.binary_location = chromium
     for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    browser = webdriver.Chrome(options=options, service=Service(driver))
+
+    class Patient(webdriver.Chrome):
+        """On a busy machine the driver may return while a page of many megabytes is still being read."""
+
+        def get(self, url):
+            super().get(url)
+            WebDriverWait(self, 60, 0.05).until(
+                lambda page: page.execute_script("return document.readyState === 'complete'")
+            )
+
+    browser = Patient(options=options, service=Service(driver))
     browser.set_script_timeout(30)
     yield browser
     browser.quit()
