@@ -58,9 +58,13 @@ def test_explain_shows_decision_prices_and_counts_of_each_agent(shielded, capsys
     assert "EPISODE" in refused(["explain", shielded, -1, 1], capsys)
 
 
-def test_a_run_that_goes_on_keeps_the_certificate_of_the_team_before(shielded, tmp_path, capsys):
+def test_a_run_that_goes_on_compares_with_random_play_and_keeps_the_certificate_of_the_team_before(
+    shielded, tmp_path, capsys
+):
     run = shutil.copytree(shielded, tmp_path / "run")
-    assert call(["train", "--resume", run, "--timesteps", "384"], capsys)[0] == 0
+    code, out, _ = call(["train", "--resume", run, "--timesteps", "384"], capsys)
+    assert code == 0
+    assert re.search("random.*trained", out)
     assert load_from_file(run, "certificate-1.json") == load_from_file(shielded, "certificate.json")
     assert (run / "certificate.json").exists()
 

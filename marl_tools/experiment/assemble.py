@@ -67,6 +67,9 @@ def _make_shield(config: RunConfig, factory: EnvFactory, envs: EnvCopies) -> Shi
     finally:
         env.close()
     assert team is not None
-    log(f"the shield knows {team.models.num_keys:,} keys to begin with", type="shield")
+    if team.models.num_keys:
+        log(f"the shield knows {team.models.num_keys:,} keys to begin with", type="shield")
+    elif config.safety.shield_support == "declared":
+        log(f"{config.env} declares no outcomes: the shield learns all of them from play", type="shield")
     warn_if_patience_is_short(config.safety, team)
     return team

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from contextlib import suppress
 from pathlib import Path
 
 from marl_tools.core.checks import at_least
 from marl_tools.core.clip_files import file_stem
 from marl_tools.core.errors import ConfigError, EnvError, MarlToolsError
-from marl_tools.core.io import save_to_file
+from marl_tools.core.io import load_from_file, save_to_file
 from marl_tools.core.logging import console
 from marl_tools.experiment.arguments import (
     CoverageArgs,
@@ -112,7 +113,13 @@ def record(args: list[str]) -> None:
         # A renderer raises whatever it likes, without saying whose it is.
         raise EnvError(f"{config.env} could not be filmed: {error!r}") from error
     for clip in clips:
-        print(clip)
+        print(_as_named(clip))
+
+
+def _as_named(path: Path) -> Path:
+    """A path as somebody in this folder would type it."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def _film(call: RecordArgs, config: RunConfig, policy: Policy) -> list[Path]:
@@ -201,7 +208,12 @@ def _grid(text: str) -> tuple[int, int]:
 
 def _print_result(result: RunResult) -> None:
     """Returns before and after, agent by agent, and where the files are."""
-    print_returns(result.before, result.after)
+    evaluations = {}
+    # A run that was resumed played the random episodes before it was stopped.
+    for title in ("random", "trained"):
+        with suppress(FileNotFoundError):
+            evaluations[title] = load_from_file(result.folder, f"evaluation-{title}.json")
+    print_returns(evaluations)
     if result.certificate:
         print_certificate(result.certificate)
     print(f"run folder  {result.folder}")

@@ -38,7 +38,7 @@ class Progress:
         elif now - self._last_line > _SECONDS_BETWEEN_LINES or frames >= self._total:
             self._last_line = now
             left = max(0, self._total - frames) / rate
-            log(f"{frames}/{self._total} steps  {figures}  {left:.0f} s left", type="train")
+            log(f"{min(frames, self._total)}/{self._total} steps  {figures}  {left:.0f} s left", type="train")
 
     def __enter__(self) -> Progress:
         if self._bar:

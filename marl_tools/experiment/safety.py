@@ -178,7 +178,7 @@ def warn_if_patience_is_short(settings: SafetySettings, team: ShieldedTeam) -> N
             f"patience {settings.shield_patience} alone cannot certify max_risk={settings.max_risk}: a row of the world "
             f"model needs about {needed} visits for that. Raise --shield-patience, train longer, or declare the outcomes that "
             "are possible (initial_law, joint_law and ended_agents of the env, without --shield-support none); "
-            "marl-tools coverage shows what is lacking",
+            "marl-tools coverage, with the run's folder, shows what is lacking",
             type="shield",
             priority="WARNING",
         )

@@ -12,7 +12,6 @@ from rich.table import Table
 
 from marl_tools.core.types import AgentID
 from marl_tools.experiment.runs import RunSummary
-from marl_tools.training.evaluate import Evaluation
 
 _WIDE = 10_000
 """Columns of a console that cuts nothing: a name or a figure that is cut is worth nothing, a line that wraps is."""
@@ -23,17 +22,20 @@ def _console() -> Console:
     return Console() if sys.stdout.isatty() else Console(width=_WIDE)
 
 
-def print_returns(before: Evaluation | None, after: Evaluation | None) -> None:
-    """Mean returns of random play and of the team, agent by agent."""
-    columns = {
-        title: evaluation.mean_returns()
-        for title, evaluation in (("random", before), ("trained", after))
-        if evaluation
-    }
-    evaluation = after or before
-    if evaluation is None:
+def print_returns(evaluations: Mapping[str, Mapping[str, Any]]) -> None:
+    """Mean returns, agent by agent; a column for each of the summaries of evaluations, by their titles."""
+    if not evaluations:
         return
-    table = Table(title=f"mean return over {len(evaluation.episodes)} episodes")
+    columns = {
+        title: {
+            name: row["mean"]
+            for name, row in {"mean over agents": returns["mean_over_agents"], **returns["agents"]}.items()
+        }
+        for title, summary in evaluations.items()
+        if (returns := summary["returns"])
+    }
+    played = " and ".join(dict.fromkeys(str(summary["episodes"]) for summary in evaluations.values()))
+    table = Table(title=f"mean return over {played} episodes")
     table.add_column("")
     for title in columns:
         table.add_column(title, justify="right")

@@ -42,7 +42,7 @@ def test_a_resumed_run_counts_its_own_speed_and_overshoot_leaves_no_time(clock, 
     with Progress("x", 1000, start=900) as progress:
         clock[0] += 10
         progress.update(1020, float("nan"))
-    assert lines() == ["train 1020/1000 steps  12 steps/s  return nan  0 s left"]
+    assert lines() == ["train 1000/1000 steps  12 steps/s  return nan  0 s left"]
 
 
 def test_an_update_that_took_no_time_divides_by_nothing(clock, lines):
