@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from marl_tools.bench.identity import differing_settings
+from marl_tools.bench.fingerprint import differing_settings
 from marl_tools.core.errors import ConfigError, CorruptFileError, Interrupted
 from marl_tools.core.logging import configure_logging, log, logging_settings
 from marl_tools.experiment.config import RunConfig, check_trust

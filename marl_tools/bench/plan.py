@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from marl_tools.bench.identity import fingerprint
+from marl_tools.bench.fingerprint import fingerprint
 from marl_tools.core.checks import at_least
 from marl_tools.core.durable import plain
 from marl_tools.core.errors import ConfigError, MarlToolsError, did_you_mean

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from marl_tools.bench.executors import Event, Executor, Finished
-from marl_tools.bench.identity import plain_settings
+from marl_tools.bench.fingerprint import plain_settings
 from marl_tools.bench.jobs import FINISHED, Job, JobState, frames_of, log_file, state_of
 from marl_tools.bench.local_executor import LocalExecutor
 from marl_tools.bench.plan import Plan, PlannedRun

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from marl_tools.bench.scores import MEASURES
 from marl_tools.bench.statistics import caveats
-from marl_tools.bench.statistics.caveats import ENOUGH
+from marl_tools.bench.statistics.paired import ENOUGH
 
 if TYPE_CHECKING:
     from marl_tools.bench.comparison import Comparison

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from marl_tools.bench.identity import differing_settings, fingerprint
+from marl_tools.bench.fingerprint import differing_settings, fingerprint
 from marl_tools.bench.plan import Excluded, Plan
 from marl_tools.bench.presets import PRESETS
 from marl_tools.core.errors import ConfigError, CorruptFileError

@@ -12,8 +12,7 @@ import numpy as np
 from marl_tools.bench.report.curves import BINS, CONFIDENCE, Curve, Floats, thinned
 from marl_tools.bench.report.gather import Reading
 from marl_tools.bench.report.methods import is_costed
-from marl_tools.bench.report.values import is_number, mapping
-from marl_tools.bench.report.wording import number
+from marl_tools.bench.report.wording import is_number, mapping, number
 from marl_tools.training.evaluate import mean_interval
 
 _MOST_LINES = 12

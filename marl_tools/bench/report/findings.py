@@ -9,8 +9,7 @@ from typing import Any, Literal, NamedTuple
 from marl_tools.bench.report.gather import Reading
 from marl_tools.bench.report.methods import is_costed
 from marl_tools.bench.report.tables import certified, mean_return
-from marl_tools.bench.report.values import is_number, pair
-from marl_tools.bench.report.wording import interval, number
+from marl_tools.bench.report.wording import interval, is_number, number, pair
 from marl_tools.core.errors import DiskFullError, EnvError, MissingExtraError, NonFiniteError, WorkerError
 
 Tone = Literal["good", "bad", "plain"]

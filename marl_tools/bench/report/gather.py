@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 from marl_tools.bench.plan_folder import PLAN, RUNS, is_run_id
 from marl_tools.bench.report.clips import Clip, find_clips
 from marl_tools.bench.report.curves import EpisodeCurves
-from marl_tools.bench.report.values import text
+from marl_tools.bench.report.wording import text
 from marl_tools.bench.run_figures import RunReading, TrainingTotals
 from marl_tools.core.durable import rows_of
 from marl_tools.core.errors import ConfigError, CorruptFileError, MarlToolsError

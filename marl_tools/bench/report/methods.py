@@ -7,8 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from marl_tools.bench.report.gather import Collection, Reading
-from marl_tools.bench.report.values import mapping
-from marl_tools.bench.report.wording import family, method_of
+from marl_tools.bench.report.wording import family, mapping, method_of
 from marl_tools.core.errors import ConfigError
 from marl_tools.envs.tasks import find_task
 

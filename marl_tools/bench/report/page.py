@@ -15,9 +15,9 @@ from marl_tools.bench.comparison import Comparison
 from marl_tools.bench.report.clips import Film
 from marl_tools.bench.report.curves import BINS
 from marl_tools.bench.report.gather import Collection, Reading
+from marl_tools.bench.report.method_figures import MEASURES
 from marl_tools.bench.report.plan_view import plan_view, spread_text
-from marl_tools.bench.report.versus import MEASURES
-from marl_tools.bench.report.views import run_view
+from marl_tools.bench.report.run_view import run_view
 from marl_tools.bench.report.wording import STATES, VERDICTS, interval, number
 
 _HERE = files("marl_tools.bench.report") / "templates"

@@ -14,12 +14,11 @@ from marl_tools.bench.report.clips import Clip, Film
 from marl_tools.bench.report.figures import Figure
 from marl_tools.bench.report.findings import Finding, remedy
 from marl_tools.bench.report.gather import Collection, Reading
+from marl_tools.bench.report.method_figures import described, overall_figures, task_figures
 from marl_tools.bench.report.methods import method_colors, method_name, task_name, tasks_of
+from marl_tools.bench.report.run_view import Tile
 from marl_tools.bench.report.tables import certified, mean_return
-from marl_tools.bench.report.values import is_number, mapping
-from marl_tools.bench.report.versus import described, overall_figures, task_figures
-from marl_tools.bench.report.views import Tile
-from marl_tools.bench.report.wording import STATES, number
+from marl_tools.bench.report.wording import STATES, is_number, mapping, number
 from marl_tools.bench.scores import Aggregate, Cell
 from marl_tools.core.errors import MarlToolsError
 

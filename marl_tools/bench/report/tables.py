@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from marl_tools.bench.report.gather import Reading
-from marl_tools.bench.report.values import is_number, mapping, pair, text
+from marl_tools.bench.report.wording import is_number, mapping, pair, text
 from marl_tools.training.certificate import TEAM
 
 Policy = Literal["random", "trained"]

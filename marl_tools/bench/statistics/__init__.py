@@ -8,9 +8,9 @@ from marl_tools.bench.statistics.aggregate import (
     optimality_gap,
     stratified_bootstrap,
 )
-from marl_tools.bench.statistics.caveats import caveats
 from marl_tools.bench.statistics.paired import (
     Improvement,
+    caveats,
     holm,
     paired_permutation_test,
     probability_of_improvement,

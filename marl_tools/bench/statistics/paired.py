@@ -1,4 +1,4 @@
-"""Two methods against each other: how probably one run is better than another, and whether chance explains the difference.
+"""Two methods against each other: how probably one run is better, whether chance explains the difference, and what too few runs cannot show.
 
 References:
     Agarwal et al. 2021, Deep reinforcement learning at the edge of the statistical precipice.
@@ -17,6 +17,9 @@ from numpy.typing import ArrayLike
 from marl_tools.bench.statistics.aggregate import Floats, as_scores, percentile_interval, resamples
 from marl_tools.core.checks import at_least
 from marl_tools.core.errors import ConfigError
+
+ENOUGH = 5
+"""Below so many seeds no difference is claimed."""
 
 _EXACT = 16
 """Up to so many pairs all sign flips are tried: 2^16 of them take milliseconds."""
@@ -103,6 +106,31 @@ def paired_permutation_test(
 def smallest_p(pairs: int) -> float:
     """The least p that `paired_permutation_test` can give: only two of all 2^n sign flips are as extreme as that."""
     return min(1.0, 2.0 ** (1 - pairs))
+
+
+def caveats(seeds: int, *, alpha: float = 0.05) -> list[str]:
+    """Sentences about a comparison of methods over ``seeds`` paired seeds; none where there are enough for each test."""
+    if seeds < 1:
+        return ["There is no seed that the methods have in common; nothing can be compared."]
+    count = "1 seed" if seeds == 1 else f"{seeds} seeds"
+    least = smallest_p(seeds)
+    said = []
+    if seeds < ENOUGH:
+        said.append(
+            f"With {count} a paired sign-flip test cannot give p < {least:.4g}; no claim of a difference is made."
+        )
+    elif least > alpha:
+        said.append(
+            f"With {count} a paired sign-flip test on a single task cannot give p < {least:.4g}: differences are claimed only "
+            "over all tasks together."
+        )
+    if seeds == 1:
+        said.append("One seed says nothing about how much runs differ: there are no intervals.")
+    elif seeds < ENOUGH:
+        said.append(
+            f"Bootstrap intervals from {count} are too narrow: they resample the few values there are and know of no others."
+        )
+    return said
 
 
 def holm(p_values: ArrayLike) -> Floats:

@@ -1,4 +1,4 @@
-"""Methods side by side: the figures of a plan's comparison, and learning curves across seeds."""
+"""The figures of a plan: its methods side by side, on each task and over all, and learning curves across seeds."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from marl_tools.bench.report.values import is_number, pair
+from marl_tools.bench.report.wording import is_number, pair
 
 
 @pytest.mark.parametrize("value", [None, True, "1", [1], math.nan, math.inf, 10**400, -(10**400)])

@@ -22,8 +22,7 @@ from marl_tools.bench.report.tables import (
     setting_rows,
     version_rows,
 )
-from marl_tools.bench.report.values import is_number, text
-from marl_tools.bench.report.wording import duration, family, interval, method_of, number
+from marl_tools.bench.report.wording import duration, family, interval, is_number, method_of, number, text
 
 
 class Tile(NamedTuple):
