@@ -168,7 +168,35 @@ def page(rows: list[dict[str, Any]]) -> list[str]:
         "With 8 copies workers are slower than one process: a vector step is short beside waking them (see vector.md).",
         "The native twin plays the same episodes as mpe2, to the bit; with --asynchronous its updates include waiting for the",
         "rollout collected beside them.",
+        "",
+        *twin_returns(rows),
     ]
+    return lines
+
+
+def twin_returns(rows: list[dict[str, Any]]) -> list[str]:
+    """What the twin's runs earned: with as many copies as the plain env's run, and with more in runs of more steps."""
+
+    def by_seed(name: str) -> dict[int, float]:
+        return {row["seed"]: row["return"] for row in rows if (row["kind"], row["name"]) == ("return", name)}
+
+    plain, twin = by_seed(PLAIN.name), by_seed(NATIVE[0].name)
+    both = plain.keys() & twin.keys()
+    same = sum(plain[seed] == twin[seed] for seed in both)
+    lines = [
+        f"{NATIVE[0].name} earns exactly what {PLAIN.name} does, at {LONG:,} steps, in {same} of {len(both)} seeds. More copies mean",
+        "fewer updates of the same number of steps (24 with 64 copies, 6 with 256), so the runs of which the rates are were longer:",
+        "",
+    ]
+    for racer in NATIVE[2:]:
+        short = [row for row in rows if (row["kind"], row["name"]) == ("rate", racer.name)]
+        returns = [row["return"] for row in short]
+        if returns:
+            seconds = statistics.median(row["seconds"] for row in short)
+            lines.append(
+                f"- {racer.name}: {statistics.fmean(returns):.2f} ({min(returns):.2f} to {max(returns):.2f}, {len(returns)} seeds) after "
+                f"{racer.steps:,} env steps, in {seconds:.0f} s with start-up and exit."
+            )
     return lines
 
 
