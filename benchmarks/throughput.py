@@ -219,6 +219,7 @@ def main() -> None:
     parser.add_argument("--returns", type=int, default=5, help="seeds of whole runs")
     parser.add_argument("--only", nargs="*", default=[], help="parts of trainers' names")
     parser.add_argument("--page", action="store_true", help="run nothing, write the page")
+    parser.add_argument("--note", default="", help="said at the page's end, e.g. what else the machine did")
     parser.add_argument("--bare", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--direct", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -231,7 +232,11 @@ def main() -> None:
     done = options.out / "runs.jsonl"
     if not options.page:
         measure(options, done)
-    write_page("throughput", page(rows_of(done)), ("marl-tools", "pettingzoo", "mpe2", "torch", "numpy"))
+    write_page(
+        "throughput",
+        [*page(rows_of(done)), "", options.note],
+        ("marl-tools", "pettingzoo", "mpe2", "torch", "numpy"),
+    )
 
 
 if __name__ == "__main__":
