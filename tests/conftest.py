@@ -19,5 +19,5 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # A loaded machine must not fail a test for its speed, and examples belong to no folder of the repository.
 # The gate plays the same examples each time; `--hypothesis-profile=explore` looks for new ones.
 settings.register_profile("marl_tools", deadline=None, database=None, derandomize=True)
-settings.register_profile("explore", deadline=None, database=None, max_examples=1000)
+settings.register_profile("explore", deadline=None, database=None, max_examples=300)
 settings.load_profile("marl_tools")
