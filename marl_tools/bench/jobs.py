@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from marl_tools.bench.fingerprint import differing_settings
-from marl_tools.core.errors import ConfigError, CorruptFileError, Interrupted
+from marl_tools.bench.plan_folder import FINISHED
+from marl_tools.core.errors import CorruptFileError, Interrupted, WorkerError
 from marl_tools.core.logging import configure_logging, log, logging_settings
 from marl_tools.experiment.config import RunConfig, check_trust
 from marl_tools.experiment.folder import load_config
@@ -23,9 +24,6 @@ from marl_tools.experiment.stopping import ERROR_FILE, keep_error, terminate_lik
 
 JobState = State | Literal["missing"]
 
-FINISHED = ("done", "solved")
-_IN_VAIN = (ConfigError, ImportError)
-"""What another attempt would meet again."""
 _LONGEST_ERROR = 2000
 _STREAMS = (1, 2)
 
@@ -50,7 +48,7 @@ class JobResult:
         frames: env steps that it has come to.
         seconds: that this attempt took.
         error: the exception's name and message, or what killed the process.
-        retryable: whether another attempt might end otherwise; never so for wrong settings and damaged files.
+        retryable: whether another attempt might end otherwise: a process was lost. What the run itself raises, it would raise again.
     """
 
     id: str
@@ -83,7 +81,7 @@ def run_job(config: Mapping[str, Any], folder: Path, trusted: bool) -> JobResult
         with _output_to(log_file(folder)):
             end = _attempt(config, folder, trusted)
     except OSError as error:
-        end = _End("failed", _sentence(error), retryable=True)
+        end = _End("failed", _sentence(error))
     seconds = time.perf_counter() - started
     return JobResult(id=folder.name, frames=frames_of(folder), seconds=seconds, **end._asdict())
 
@@ -143,7 +141,7 @@ def _attempt(config: Mapping[str, Any], folder: Path, trusted: bool) -> _End:
     except (Exception, SystemExit) as error:
         log(f"{folder.name} failed", type="plan", priority="ERROR", exception=error)
         keep_failure(error, folder)
-        return _End("failed", _sentence(error), retryable=not isinstance(error, _IN_VAIN))
+        return _End("failed", _sentence(error), retryable=isinstance(error, WorkerError))
 
 
 def _settle(config: RunConfig, folder: Path, trusted: bool) -> _End:

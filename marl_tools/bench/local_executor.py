@@ -33,7 +33,7 @@ class LocalExecutor:
 
     Args:
         jobs: how many runs at a time.
-        retries: further attempts at a run that failed.
+        retries: further attempts at a run whose process was lost.
     """
 
     def __init__(self, *, jobs: int = 1, retries: int = 2) -> None:
@@ -67,7 +67,7 @@ class LocalExecutor:
                         result = process.result()
                         if another(result, process.attempt, self.retries):
                             on_event(Retrying(result=result, attempt=process.attempt))
-                            # At the end: what went wrong, as a want of memory, may have passed by then.
+                            # At the end: what killed it, as a want of memory, may have passed by then.
                             waiting.append((process.job, process.attempt + 1))
                         else:
                             on_event(Finished(result=result, attempts=process.attempt))

@@ -19,6 +19,8 @@ from marl_tools.core.io import load_from_file, save_to_file
 from marl_tools.experiment.folder import refuse_file
 
 PLAN, SUMMARY, RUNS = "plan.json", "summary.json", "runs"
+FINISHED = ("done", "solved")
+"""States of runs that nothing is left to do for."""
 _OWN = {"run.lock"}
 _SHOWN = 5
 

@@ -33,7 +33,7 @@ class RayExecutor:
         address: ``host:port`` of the head, or "auto"; None: ``RAY_ADDRESS``, or else a cluster of this machine alone, for as
             long as the plan takes.
         resources: what each run takes from its node.
-        retries: further attempts at a run that failed or was lost.
+        retries: further attempts at a run whose process was lost.
         cpus: of this machine, where the cluster is its own; by default all.
         patience: seconds after which to give up if no run is going on and none can begin.
     """

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from marl_tools.bench.plan_folder import PlannedRuns, run_folder
+from marl_tools.bench.plan_folder import FINISHED, PlannedRuns, run_folder
 from marl_tools.bench.statistics import evaluated_return, session_of_updates
 from marl_tools.core.averages import MovingAverage
 from marl_tools.core.durable import read_jsonl
@@ -21,7 +21,6 @@ from marl_tools.training.certificate import TEAM
 
 _METRICS = ("strength", "sample_efficiency", "training_efficiency", "stability")
 _CERTIFICATE = "certificate.json"
-_FINISHED = ("done", "solved")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +130,7 @@ def figures_of_runs(
             missing.append(Missing(**names, state="missing", why="not started"))
             continue
         summary = reading.summary if reading else summarise_run(place)
-        if summary.state not in _FINISHED:
+        if summary.state not in FINISHED:
             why = summary.detail or f"{summary.frames} of {summary.timesteps} env steps played"
             missing.append(Missing(**names, state=summary.state, why=why))
             continue

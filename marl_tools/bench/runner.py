@@ -10,10 +10,10 @@ from typing import Any
 
 from marl_tools.bench.executors import Event, Executor, Finished
 from marl_tools.bench.fingerprint import plain_settings
-from marl_tools.bench.jobs import FINISHED, Job, JobState, frames_of, log_file, state_of
+from marl_tools.bench.jobs import Job, JobState, frames_of, log_file, state_of
 from marl_tools.bench.local_executor import LocalExecutor
 from marl_tools.bench.plan import Plan, PlannedRun
-from marl_tools.bench.plan_folder import SUMMARY, join_plan, run_folder, save_plan
+from marl_tools.bench.plan_folder import FINISHED, SUMMARY, join_plan, run_folder, save_plan
 from marl_tools.bench.progress import PlanProgress
 from marl_tools.core.errors import ConfigError, Interrupted, MarlToolsError
 from marl_tools.core.io import create_dir, save_to_file

@@ -187,7 +187,7 @@ class BenchArgs:
         ray_address: of the cluster, such as 10.0.0.1:6379 or auto; None: one is started here.
         jobs: runs at a time, with the serial executor.
         only: parts of runs' names: nothing but runs with one of them in their name.
-        retries: further attempts at a run that failed.
+        retries: further attempts at a run whose process was lost or killed; one that raises an error fails at once.
         dry_run: show what there is to do, and do nothing.
         report: write the plan's report.html at the end.
         trust: import code that the plan names.

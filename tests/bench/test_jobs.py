@@ -66,7 +66,7 @@ def test_an_error_is_told_kept_and_logged_and_the_next_call_goes_on(tmp_path):
     assert (failed.state, failed.error, failed.retryable) == (
         "failed",
         "ZeroDivisionError: a bug in the env",
-        True,
+        False,
     )
     assert 0 < failed.frames < 96
     assert json.loads((folder / "error.json").read_text())["error"] == "ZeroDivisionError"

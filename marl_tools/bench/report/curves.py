@@ -67,7 +67,6 @@ class EpisodeCurves:
 
     def __init__(self, timesteps: int) -> None:
         self.width = max(1.0, timesteps / BINS)
-        self.episodes = self.violated = 0
         self.agents: dict[str, tuple[Bins, ...]] = {}
         self.evaluations: dict[int, list[float]] = {}
         """Mean returns of the episodes of each evaluation on the way, by the env step that it came after."""
@@ -93,11 +92,8 @@ class EpisodeCurves:
             self.evaluations.setdefault(frames, []).append(mean)
             return
         part = self._part(frames)
-        violated = any(step is not None for step in violations.values())
-        self.episodes += 1
-        self.violated += violated
         self._at("return", EVERYONE).add(part, mean)
-        self._at("violation", EVERYONE).add(part, violated)
+        self._at("violation", EVERYONE).add(part, any(step is not None for step in violations.values()))
         for agent, earned in returns.items():
             if agent not in self.agents:
                 if len(self.agents) == _MOST_AGENTS:
@@ -171,9 +167,9 @@ class EpisodeCurves:
         """How many parts are joined to one, so that each holds enough episodes, and how many of those were reached."""
         counts = self._at("return", EVERYONE).count
         reached = 1 + max((part for part, count in enumerate(counts) if count), default=-1)
-        size = 1
+        episodes, size = sum(counts), 1
         while size < BINS // 16 and (
-            -(-reached // size) > points or self.episodes * size < _FEWEST_EPISODES * reached
+            -(-reached // size) > points or episodes * size < _FEWEST_EPISODES * reached
         ):
             size *= 2
         return size, -(-reached // size)

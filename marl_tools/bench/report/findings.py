@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from marl_tools.bench.plan_folder import PLAN, RUNS
 from marl_tools.bench.report.gather import Reading
 from marl_tools.bench.report.methods import is_costed
 from marl_tools.bench.report.tables import certified, mean_return
@@ -15,9 +17,9 @@ from marl_tools.core.errors import DiskFullError, EnvError, MissingExtraError, N
 Tone = Literal["good", "bad", "plain"]
 
 _REMEDIES = {
-    NonFiniteError.__name__: "A number ran away. Train anew with a lower --learning-rate, or look for the env's NaN.",
+    NonFiniteError.__name__: "A number ran away: train anew with a lower learning rate, or look for the env's NaN.",
     DiskFullError.__name__: "Make room on the disk, then go on.",
-    WorkerError.__name__: "Go on; if it happens again, use fewer --workers, or --on-worker-death restart.",
+    WorkerError.__name__: "A process was lost. If it happens again, let fewer run at a time, or use --on-worker-death restart.",
     EnvError.__name__: "The environment broke the rules of PettingZoo: mend it, then go on.",
     MissingExtraError.__name__: "Install the package that the message names, then go on.",
 }
@@ -41,17 +43,31 @@ def remedy(run: Reading) -> str:
     if run.state in ("done", "solved", "running", "waiting"):
         return ""
     if run.state == "damaged":
-        return "Mend the file that is named above, from a copy if there is one; otherwise train anew in another --out."
+        mend = "Mend the file that is named above, from a copy if there is one; otherwise"
+        if _plan_of(run) is None:
+            return f"{mend} train anew in another --out."
+        return f"{mend} move {run.folder} away. {go_on(run)}"
     words = _REMEDIES.get(str(run.notes.get("error", {}).get("error")), "")
     return f"{words} {go_on(run)}".strip()
 
 
 def go_on(run: Reading) -> str:
-    """The command with which a run goes on; only a plan can begin one that failed before it wrote its settings."""
-    if not run.config:
-        return "It failed before it began. Mend the cause, then give the plan's `marl-tools bench` command again."
+    """The command with which a run goes on; that of a plan looks after all its runs."""
     trust = " --trust" if any(":" in str(run.config.get(name)) for name in ("env", "cost")) else ""
+    if (plan := _plan_of(run)) is not None:
+        return (
+            f"The plan's command runs what is missing of it: marl-tools bench PLAN --out {shlex.quote(str(plan))}{trust}, "
+            "where PLAN is the preset or the file that it was begun with."
+        )
+    if not run.config:
+        return "It failed before it began: mend the cause, then begin it again."
     return f"Go on with: marl-tools train --resume {shlex.quote(str(run.folder))}{trust}"
+
+
+def _plan_of(run: Reading) -> Path | None:
+    """The folder of the plan that a run belongs to."""
+    runs = run.folder.resolve().parent
+    return runs.parent if runs.name == RUNS and (runs.parent / PLAN).exists() else None
 
 
 def _of_returns(run: Reading) -> Finding | None:
@@ -118,14 +134,15 @@ def _of_safety(run: Reading) -> list[Finding]:
 
 
 def _of_training(run: Reading) -> Finding | None:
-    curves = run.curves
-    if not (curves.episodes and is_costed(run)):
+    training = run.training
+    if not (training.episodes and is_costed(run)):
         return None
-    share = number(curves.violated / curves.episodes, percent=True)
-    text = f"While training, {curves.violated:,} of {curves.episodes:,} episodes ({share}) had a violation"
-    steps = curves.total("steps")
-    if run.config.get("shield", "none") != "none" and steps:
-        overridden = number(curves.total("overrides") / steps, percent=True)
+    share = number(training.violated / training.episodes, percent=True)
+    text = (
+        f"While training, {training.violated:,} of {training.episodes:,} episodes ({share}) had a violation"
+    )
+    if run.config.get("shield", "none") != "none" and training.decisions:
+        overridden = number(training.overrides / training.decisions, percent=True)
         text += f", and the shield replaced {overridden} of all actions"
     return Finding("plain", f"{text}.")
 

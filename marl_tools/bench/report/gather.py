@@ -72,7 +72,7 @@ class Reading:
             # Rewound to a checkpoint, or another run in its place.
             self._forget()
         self._read_notes()
-        if not self.updates and not self.curves.episodes:
+        if not self.updates and not self.training.episodes:
             self.curves = EpisodeCurves(self._expected_steps())
             self.training = TrainingTotals(_whole(self.config.get("ma_window"), 1))
         self._read_on(EPISODES, self._take_episode)

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from marl_tools.bench.plan_folder import FINISHED
 from marl_tools.bench.report.clips import Clip, Film, Videos
 from marl_tools.bench.report.gather import Reading, open_folder
 from marl_tools.bench.report.page import Figures, detail, plan_body, run_body, whole_page
-from marl_tools.bench.report.plan_view import FINISHED, compared
+from marl_tools.bench.report.plan_view import compared
 
 
 class LiveReport:

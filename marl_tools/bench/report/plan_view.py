@@ -9,7 +9,7 @@ from typing import Any
 
 from marl_tools.bench.comparison import Comparison, compare
 from marl_tools.bench.pairs import Pair
-from marl_tools.bench.plan_folder import PLAN
+from marl_tools.bench.plan_folder import FINISHED, PLAN
 from marl_tools.bench.report.clips import Clip, Film
 from marl_tools.bench.report.figures import Figure
 from marl_tools.bench.report.findings import Finding, remedy
@@ -21,8 +21,6 @@ from marl_tools.bench.report.tables import certified, mean_return
 from marl_tools.bench.report.wording import STATES, is_number, mapping, number
 from marl_tools.bench.scores import Aggregate, Cell
 from marl_tools.core.errors import MarlToolsError
-
-FINISHED = ("done", "solved")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +149,7 @@ def _task(
 ) -> TaskView:
     mine: dict[str, list[Reading]] = {method: [] for method in colors}
     for row in rows:
-        if row.task == name and row.run.curves.episodes:
+        if row.task == name and row.run.training.episodes:
             mine[row.method].append(row.run)
     runs = {method: readings for method, readings in mine.items() if readings}
     films = []

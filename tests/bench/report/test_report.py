@@ -129,7 +129,7 @@ def test_a_torn_last_line_is_passed_over_in_silence(run):
             file.write('{"update": 99, "fra')
     torn = open_folder(run)
     assert torn.problems == []
-    assert torn.curves.episodes == whole.curves.episodes
+    assert torn.training.episodes == whole.training.episodes
     assert len(torn.updates) == len(whole.updates)
 
 
@@ -197,8 +197,24 @@ def test_a_failed_run_says_why_and_how_to_go_on(plan):
     said = words(page_of(plan))
     assert "What went wrong" in said
     assert "NonFiniteError: NaN in the loss" in said
-    assert f"marl-tools train --resume {run}" in said
-    assert "--learning-rate" in said
+    assert "lower learning rate" in said
+    # The plan's command, also on the run's own page; a run that belongs to none goes on by itself.
+    alone = shutil.copytree(run, plan.parent / "alone")
+    for folder in (plan, run):
+        said = words(page_of(folder))
+        assert f"marl-tools bench PLAN --out {plan}" in said
+        assert "train --resume" not in said
+    assert f"marl-tools train --resume {alone}" in words(page_of(alone))
+
+
+def test_a_damaged_run_is_run_again_by_its_plan_and_one_alone_is_trained_anew(plan):
+    run = next((plan / "runs").glob("ippo-crossing-s1-*"))
+    (run / "config.json").write_text("{")
+    alone = shutil.copytree(run, plan.parent / "alone")
+    said = words(page_of(run))
+    assert f"otherwise move {run} away" in said
+    assert f"marl-tools bench PLAN --out {plan}" in said
+    assert "otherwise train anew in another --out" in words(page_of(alone))
 
 
 def test_a_run_that_failed_before_it_began_is_no_damaged_one_and_is_begun_by_its_plan(plan):
@@ -331,7 +347,7 @@ def test_reading_on_gives_what_reading_anew_gives(run):
     assert reading.refresh()
     assert not reading.refresh()
     anew = open_folder(run)
-    assert reading.curves.episodes == anew.curves.episodes
+    assert reading.training.episodes == anew.training.episodes
     assert reading.curves.mean("return").y.tolist() == pytest.approx(
         anew.curves.mean("return").y.tolist(), nan_ok=True
     )
@@ -342,7 +358,7 @@ def test_a_log_that_was_rewound_is_read_from_its_beginning(run):
     rows = (run / "episodes.jsonl").read_bytes().splitlines(keepends=True)
     (run / "episodes.jsonl").write_bytes(b"".join(rows[:5]))
     assert reading.refresh()
-    assert reading.curves.episodes + len(reading.curves.evaluations) <= 5
+    assert reading.training.episodes + len(reading.curves.evaluations) <= 5
     assert dataclasses.is_dataclass(reading.summary)
 
 
