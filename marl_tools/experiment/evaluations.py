@@ -24,10 +24,15 @@ from marl_tools.training.shielding import ShieldedTeam
 
 
 class Evaluations:
-    """Evaluations and films of one run, in its folder and at its trackers; all on envs of their own."""
+    """Evaluations and films of one run, in its folder and at its trackers; all on envs of their own.
 
-    def __init__(self, config: RunConfig, folder: Path, trackers: Trackers) -> None:
-        self.config, self.folder, self.trackers = config, folder, trackers
+    ``shield`` is the run's, if it has one.
+    """
+
+    def __init__(
+        self, config: RunConfig, folder: Path, trackers: Trackers, shield: ShieldedTeam | None
+    ) -> None:
+        self.config, self.folder, self.trackers, self.shield = config, folder, trackers, shield
         self.factory = config.factory(judged=True)
 
     def of(self, policy: Policy, name: str, t: int) -> Evaluation | None:
@@ -54,7 +59,7 @@ class Evaluations:
             self.trackers.table("certificate", *table, t)
         return certificate
 
-    def on_the_way(self, trainer: IPPO, shield: ShieldedTeam | None, lines: JsonLines) -> list[EpisodeLog]:
+    def on_the_way(self, trainer: IPPO, lines: JsonLines) -> list[EpisodeLog]:
         """The team as it is now without exploration, on the same seeds each time; none of them is used elsewhere.
 
         The episodes go to ``lines`` with split "eval", at the env step that training has come to.
@@ -63,7 +68,7 @@ class Evaluations:
         team: Policy = TeamPolicy(trainer.envs.groups, networks, deterministic=True)
         evaluation = evaluate(
             self.factory,
-            ShieldedPolicy(team, shield) if shield else team,
+            ShieldedPolicy(team, self.shield) if self.shield else team,
             episodes=self.config.eval_episodes,
             seed=self.config.learning_eval_seed,
         )
@@ -77,6 +82,10 @@ class Evaluations:
         self.trackers.history(episodes, "eval/learning")
         return episodes
 
+    def saved_team(self) -> Policy:
+        """The frozen team of the run's latest checkpoint; see `load_team`."""
+        return load_team(self.folder, self.config, shield=self.shield)
+
     def film(self, name: str, *, episodes: int, overridden: bool = False) -> None:
         """Film the saved team, with ``overridden`` from an episode on in which its shield overrides it, if there is one.
 
@@ -87,7 +96,7 @@ class Evaluations:
             self.trackers.video(path, name, episode.t_end)
 
         try:
-            policy, seed = load_team(self.folder, self.config), self.config.eval_seed
+            policy, seed = self.saved_team(), self.config.eval_seed
             if overridden:
                 seed = seed_with_override(self.factory, policy, seed)
             film_episodes(

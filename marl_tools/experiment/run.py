@@ -38,7 +38,7 @@ from marl_tools.experiment.stopping import (
     saved_at_a_stop,
     told_when_the_disk_is_full,
 )
-from marl_tools.experiment.team import calibrate_shield, load_team
+from marl_tools.experiment.team import calibrate_shield
 from marl_tools.experiment.tracking import start_trackers
 from marl_tools.experiment.trajectories import saved_before, set_segments_aside
 from marl_tools.training.best import BestCheckpoint
@@ -151,7 +151,7 @@ class _Run:
                 stack.enter_context(RunLock(self.folder))
             write_settings(config, self.folder, envs)
             trackers = stack.enter_context(start_trackers(config, self.folder, frames=trainer.frames))
-            evaluations = Evaluations(config, self.folder, trackers)
+            evaluations = Evaluations(config, self.folder, trackers, self.shield)
             safe = SafePoint(self.folder, self.best)
             safe.take(trainer, self.history.ma(config.ma_window))
             late = partial(log_late, self.folder, trainer)
@@ -264,7 +264,7 @@ class _Run:
             return average, looked_at and best.offer(average, episodes=count, update=trainer.updates)
         if trainer.updates % config.eval_every:
             return self.history.ma(config.eval_episodes, split="eval"), False
-        self.history.extend(evaluations.on_the_way(trainer, self.shield, records.episodes))
+        self.history.extend(evaluations.on_the_way(trainer, records.episodes))
         average = row["eval_return"] = self.history.ma(config.eval_episodes, split="eval")
         return average, best.offer(average, episodes=config.eval_episodes, update=trainer.updates)
 
@@ -277,7 +277,7 @@ class _Run:
 
     def _finish(self, before: Evaluation | None, trainer: IPPO, evaluations: Evaluations) -> RunResult:
         config, folder = self.config, self.folder
-        policy = load_team(folder, config)
+        policy = evaluations.saved_team()
         after = evaluations.of(policy, "trained", trainer.frames)
         certificate = evaluations.certify(after, policy, trainer.frames) if after else None
         if config.video_episodes:

@@ -22,11 +22,18 @@ from marl_tools.vector.serial import env_groups
 
 
 def load_team(
-    folder: Path, config: RunConfig, *, checkpoint: str = "latest", deterministic: bool = False
+    folder: Path,
+    config: RunConfig,
+    *,
+    checkpoint: str = "latest",
+    deterministic: bool = False,
+    shield: ShieldedTeam | None = None,
 ) -> Policy:
     """The frozen team of a run: a `TeamPolicy`, or a `ShieldedPolicy` where the run has a shield.
 
     The env is made once, for its spaces, keys and cap. ``deterministic`` play forgets the floors that were calibrated.
+    ``shield`` is one that the run has at hand and that stays as it is: the env's law, which may take long to enumerate,
+    is taken from it.
 
     Raises:
         FileNotFoundError: the run has no such checkpoint yet.
@@ -38,16 +45,16 @@ def load_team(
     env = config.factory()()
     try:
         _check_env(folder, state, policy, env)
-        team = make_shield(
+        shield = shield or make_shield(
             config.safety, env, policy.groups, num_envs=config.num_envs, gamma=config.ippo.gamma
         )
     finally:
         env.close()
-    if team is None:
+    if shield is None:
         return policy
-    if not isinstance(shield := state.get("shield"), Mapping):
+    if not isinstance(saved := state.get("shield"), Mapping):
         raise ConfigError(f"{folder}: its checkpoint has no shield, but its config.json asks for one")
-    team.load(shield)
+    team = shield.restored(saved)
     if deterministic:
         # The floors were counted while actions were sampled: of the policy's favourites they say nothing.
         team.policies_changed()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Any, NoReturn
 
 import numpy as np
@@ -182,9 +183,11 @@ class FactoredModels:
                 f"the saved models are not those of the {len(self._parts)} factors of {self.env_name}: use the settings "
                 "that they were saved with (env, env_kwargs), or start new ones"
             )
-        self._draws.clear()
-        for f, part in enumerate(self._parts):
+        parts = [copy(part) for part in self._parts]
+        for f, part in enumerate(parts):
             part.load({name: state[f"{name}_{f}"] for name in ("world", "opponents")})
+        # As in `TeamModels.load`: nothing is changed that a copy made before may hold.
+        self._parts, self._draws = parts, []
         self._split = state["factors"]["split"].copy()
         self._ids = {tuple(row): i for i, row in enumerate(self._split[1:].tolist())}
 

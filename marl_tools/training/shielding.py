@@ -6,8 +6,9 @@ During training it decides, counts what happened, and keeps the shield's tables 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -279,6 +280,14 @@ class ShieldedTeam:
         self.shield.load(state["shield"])
         self._ended = state["team"]["ended"].copy()
         self.refresh()
+
+    def restored(self, state: Mapping[str, Arrays]) -> Self:
+        """Another team of the same env, at a `state` as in `load`; this one stays, and what was enumerated for it is shared."""
+        team = copy(self)
+        team.models, team._decision, team._played = copy(self.models), None, []
+        team.false_blocks = team.blocks = 0
+        team.load(state)
+        return team
 
     def _count_blocks(self, decision: Decision) -> None:
         """See `figures`."""

@@ -140,9 +140,8 @@ class TeamModels:
         self._opponents = OpponentModel.from_state(
             state["opponents"], self.actions, ours.delta, mode=ours.mode, env_name=self.env_name
         )
-        self._world = world
-        self._draws.clear()
-        self._proposals.clear()
+        # New lists: a copy of these models, made before, still has to count what is in the old ones.
+        self._world, self._draws, self._proposals = world, [], []
 
     def _check_topology(self, state: Arrays) -> None:
         """Where the env declares its rows, a model that was saved with it has exactly those."""

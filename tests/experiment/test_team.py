@@ -79,6 +79,43 @@ def test_models_of_another_env_in_the_folder_are_refused(calibrated, tmp_path):
         load_team(folder, load_config(folder))
 
 
+def test_the_law_is_enumerated_once_in_a_run_and_once_when_its_team_is_loaded_alone(tmp_path, monkeypatch):
+    enumerated = []
+
+    def counted(env):
+        enumerated.append(env)
+        return solve(env)
+
+    monkeypatch.setattr("marl_tools.training.build.solve", counted)
+    looks = {"eval_every": 1, "eval_episodes": 2, "video_every": 1, "video_episodes": 1}
+    result = run(tmp_path / "run", **{**SHIELD, **looks}, shield_calibrate=2, final_policy_eval_episodes=5)
+    assert len(list((result.folder / "videos").glob("*.mp4"))) == 3
+    assert result.certificate
+    assert len(enumerated) == 1
+    load_team(result.folder, load_config(result.folder))
+    assert len(enumerated) == 2
+
+
+def test_a_team_loaded_with_the_law_of_another_is_the_one_loaded_alone_and_the_other_stays(calibrated):
+    config = load_config(calibrated.folder)
+    alone, other = (
+        load_team(calibrated.folder, config),
+        load_team(calibrated.folder, config, deterministic=True),
+    )
+    bare = other.team.state()["opponents"]
+    other.team.models.add_proposals(np.array([0]), np.ones((1, 2), bool), np.zeros((1, 2), int))
+    table, floors = other.team.table, other.team.floors
+    handed = load_team(calibrated.folder, config, shield=other.team)
+    np.testing.assert_equal(handed.team.state(), alone.team.state())
+    for ours, theirs in zip(handed.team.floors, alone.team.floors, strict=True):
+        assert np.array_equal(ours, theirs)
+    assert evaluate_run(config, handed, episodes=5).episodes[0].bound == calibrated.after.episodes[0].bound
+    assert other.team.table is table
+    assert other.team.floors is floors
+    counted = other.team.state()["opponents"]
+    assert any(not np.array_equal(counted[name], bare[name]) for name in bare)
+
+
 def test_a_run_without_a_shield_is_a_plain_team_and_its_certificate_has_no_bound(tmp_path):
     result = run(tmp_path / "run", final_policy_eval_episodes=5)
     assert isinstance(load_team(result.folder, load_config(result.folder)), TeamPolicy)

@@ -74,6 +74,14 @@ def test_what_was_saved_goes_on_with_the_same_tables_and_decisions(learned):
     assert np.array_equal(looks[0].price, looks[1].price)
 
 
+def test_a_team_restored_from_another_shares_nothing_that_changes(learned):
+    before = learned.team.state()
+    fresh = mt.attach_shield(fleet, Dice(), max_risk=0.1, learn_episodes=1, patience=4).team.state()
+    other = learned.team.restored(fresh)
+    np.testing.assert_equal(other.state(), fresh)
+    np.testing.assert_equal(learned.team.state(), before)
+
+
 def test_a_team_of_other_factors_is_refused(learned):
     three = mt.attach_shield(lambda: fleet(n_agents=3), Dice(), max_risk=0.1, learn_episodes=0).team
     with pytest.raises(ConfigError, match="not those of the 6 factors of drones_v0"):
