@@ -159,6 +159,18 @@ def test_a_run_that_was_lost_too_often_fails_and_says_how(head, events, tmp_path
     assert (one.folder / "error.json").exists()
 
 
+def test_the_mark_of_a_call_that_was_killed_misleads_no_later_one(tmp_path):
+    (tmp_path / ".cluster").write_text("of a call that was killed")
+    with ray_executor._mark(tmp_path) as (path, text):
+        assert path.read_text() == text
+        stale = Surroundings(
+            directory=tmp_path, paths=(), variables={}, mark=(path, "of a call that was killed")
+        )
+        with pytest.raises(ConfigError, match="does not see"):
+            stale.enter()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_modules_and_files_of_the_caller_are_there_for_the_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend("modules")
