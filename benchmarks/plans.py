@@ -91,10 +91,11 @@ def measure_alone(folder: Path, runs: int) -> dict[str, Any]:
     for seed in range(runs):
         out = folder / f"s{seed}"
         shutil.rmtree(out, ignore_errors=True)
-        command = [sys.executable, "-m", "marl_tools.cli", "train", "crossing", *flags]
+        command = [sys.executable, "-m", "marl_tools", "train", "crossing", *flags]
         started = time.perf_counter()
         subprocess.run([*command, "--seed", str(seed), "--out", str(out)], check=True, capture_output=True)
         walls.append(time.perf_counter() - started)
+        assert (out / "done.json").exists(), out
     return {"runs": runs, "median": statistics.median(walls)}
 
 

@@ -4,6 +4,8 @@ import importlib.util
 import json
 import re
 import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -62,6 +64,13 @@ def test_no_command_is_the_usage_and_a_wrong_call_and_help_is_the_usage_and_none
     for word in ("-h", "--help", "help"):
         assert call([word], capsys)[:2] == (0, out)
     assert call(["--version"], capsys)[:2] == (0, f"{__version__}\n")
+
+
+def test_the_package_runs_as_the_program_does():
+    call = [sys.executable, "-m", "marl_tools"]
+    told = subprocess.run([*call, "--version"], check=True, capture_output=True, text=True)
+    assert told.stdout == f"{__version__}\n"
+    assert subprocess.run(call, check=False, capture_output=True).returncode == 2
 
 
 @pytest.mark.parametrize(
