@@ -95,19 +95,17 @@ def _differences(comparison: Comparison) -> Iterator[str]:
 
 
 def _risks(comparison: Comparison) -> Iterator[str]:
-    for cell in comparison.cells:
-        if cell.certified:
-            risks = sorted(
-                {
-                    run.max_risk
-                    for run in comparison.runs
-                    if (run.task, run.method) == (cell.task, cell.method)
-                }
-            )
-            yield (
-                f"{cell.method} on {cell.task}: every agent's interval lies below {', '.join(f'{risk:g}' for risk in risks)} in "
-                f"{cell.under_risk} of {cell.certified} certified runs."
-            )
+    for task in comparison.tasks:
+        kept: dict[str, list[str]] = {}
+        for cell in comparison.cells:
+            if cell.task == task and cell.certified:
+                runs = [run for run in comparison.runs if (run.task, run.method) == (task, cell.method)]
+                risks = ", ".join(f"{risk:g}" for risk in sorted({run.max_risk for run in runs}))
+                counts = kept.setdefault(risks, [])
+                what = "" if counts else "certified runs "
+                counts.append(f"{cell.under_risk} of {cell.certified} {what}of {cell.method}")
+        for risks, counts in kept.items():
+            yield f"On {task} every agent's interval lies below {risks} in {', '.join(counts)}."
     if any(cell.certified for cell in comparison.cells):
         yield (
             "A certificate is a statement about one trained team, and means over runs are none. An interval that reaches beyond the "

@@ -101,7 +101,7 @@ def test_a_difference_is_claimed_where_all_runs_agree_and_only_there(six_seeds):
     assert "good has a lower violation probability of the trained team than bad" in said
     assert "No difference in score between good and even is shown" in said
     assert "no evidence that they are equal" in said
-    assert "good on near: every agent's interval lies below 0.1 in 6 of 6 certified runs." in said
+    assert "On near every agent's interval lies below 0.1 in 6 of 6 certified runs of good" in said
     assert "no claim of a difference" not in said
 
 

@@ -79,7 +79,7 @@ def overall_figures(comparison: Comparison, colors: Colors) -> list[Figure]:
         "Performance profile",
         "share of runs above it",
         percent=True,
-        x_title="score: 0 is random play, 1 the best method’s mean",
+        x_title="score: 0 random play, 1 the best mean",
         note="Higher is better. Where two lines cross, neither method is better at every level.",
     )
     for curve in comparison.profiles:
@@ -140,7 +140,7 @@ def _forest(
         "percent": percent,
         "levels": list(levels),
     }
-    note = f"Mean over seeds with its {comparison.confidence:.0%} bootstrap interval; pale points are seeds."
+    note = f"Mean over seeds with its {number(comparison.confidence, percent=True)} bootstrap interval; pale points are seeds."
     return Figure(key, title, " ".join([f"{title}, mean over seeds:", *said]), spec, note)
 
 

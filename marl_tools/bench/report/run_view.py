@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 
 from marl_tools.bench.report.clips import Clip, Film
 from marl_tools.bench.report.curves import BINS
-from marl_tools.bench.report.figures import Figure, run_figures
+from marl_tools.bench.report.figures import Figure
 from marl_tools.bench.report.findings import Finding, remedy, run_findings
 from marl_tools.bench.report.gather import Reading
+from marl_tools.bench.report.learning_figures import run_figures
 from marl_tools.bench.report.tables import (
     ReturnRow,
     RiskRow,

@@ -19,6 +19,7 @@ STATES = {
 
 VERDICTS = {"within": "✓ within", "open": "? open", "above": "✕ above", "": "–"}
 
+_PERCENT = "\N{NO-BREAK SPACE}%"
 _CONSTRAINTS = {"lagrange": "Lagrangian", "pid": "PID Lagrangian"}
 
 
@@ -53,7 +54,7 @@ def number(value: Any, *, percent: bool = False) -> str:
     if not is_number(value):
         return "–"
     if percent:
-        return f"{_digits(round(100 * value, 6), strip=True)} %"
+        return f"{_digits(round(100 * value, 6), strip=True)}{_PERCENT}"
     if isinstance(value, int) and abs(value) < 10**9:
         return f"{value:,}".replace("-", "−")
     return _digits(value)
@@ -65,7 +66,7 @@ def interval(row: Any, *, percent: bool = False) -> str:
     if between is None:
         return "–"
     lo, hi = (number(value, percent=percent) for value in between)
-    return f"{lo.removesuffix(' %')} to {hi}"
+    return f"{lo.removesuffix(_PERCENT)} to {hi}"
 
 
 def method_of(config: Mapping[str, Any]) -> str:

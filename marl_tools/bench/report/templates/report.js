@@ -86,6 +86,10 @@
       text: plain(row.label), showarrow: false, font: { size: 11, color: soft }, bgcolor: faint(css("--card"), 0.75),
       ...(forest ? { yref: "paper", y: 1, yanchor: "bottom", x: row.y } : { xref: "paper", x: 1, xanchor: "right", y: row.y, yanchor: "bottom" }),
     }));
+    // One value alone, such as a constant learning rate, would be drawn as nothing between -1 and 1.
+    const values = spec.traces.flatMap((trace) => [...trace.y, ...(trace.lo || []), ...(trace.hi || [])]).filter((value) => value !== null);
+    const flat = values.length > 0 && values.every((value) => value === values[0]);
+    const around = flat ? { range: values[0] ? [Math.min(0, 2 * values[0]), Math.max(0, 2 * values[0])] : [0, 1] } : {};
     const format = spec.percent ? { tickformat: "~%", rangemode: "tozero" } : {};
     return {
       width: box.clientWidth || undefined, height: box.clientHeight || 300, autosize: false,
@@ -94,7 +98,7 @@
       xaxis: { ...axis, ...(forest ? { ...format, zeroline: false } : {}), title: { ...axis.title, text: plain(spec.x) }, ...(spec.x_range ? { range: spec.x_range } : {}), nticks: narrow ? 5 : 8 },
       yaxis: forest
         ? { ...axis, type: "category", categoryarray: spec.order.map(plain).reverse(), categoryorder: "array", tickfont: { size: 12, color: ink }, ticks: "outside", ticklen: 8, tickcolor: "rgba(0,0,0,0)", range: [-0.7, spec.order.length - 0.3], showgrid: false }
-        : { ...axis, ...format, title: { ...axis.title, text: plain(spec.y) }, ...(spec.y_range ? { range: spec.y_range } : {}), nticks: 7 },
+        : { ...axis, ...format, ...around, title: { ...axis.title, text: plain(spec.y) }, nticks: 7 },
       legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", font: { size: 12 }, itemwidth: 34 },
       showlegend: !forest && spec.traces.length > 1, hovermode: forest ? "closest" : "x unified",
       hoverlabel: { bgcolor: css("--card"), bordercolor: grid, font: { color: ink } },
@@ -107,7 +111,7 @@
     const box = $(".plot", figure);
     if (!spec || !box.clientWidth) return;
     const narrow = box.clientWidth < 420;
-    if (spec.kind === "points") box.style.height = `${90 + 46 * spec.order.length}px`;
+    if (spec.kind === "points") box.style.height = `${70 + 46 * spec.order.length}px`;
     const traces = spec.kind === "points" ? points(spec) : lines(spec);
     Plotly.react(box, traces, layout(spec, box, narrow), {
       displaylogo: false, displayModeBar: false, responsive: false, plotlyServerURL: "",
