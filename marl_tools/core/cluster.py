@@ -18,7 +18,6 @@ from marl_tools.core.placement import Node, Resources
 from marl_tools.core.ray_surroundings import (
     probe,
     ray_environment,
-    reread_environment,
     short_temp_dir,
     sigterm_kept,
     without_daemon_messages,
@@ -201,7 +200,6 @@ def connect(
             folder = stack.enter_context(short_temp_dir()) if own else None
             stack.callback(ray.shutdown)
             with ray_environment(own=own), sigterm_kept():
-                reread_environment(ray)
                 _init(ray, address, _local_options(folder, cpus, object_store) if folder else {})
         yield Cluster(ray)
 

@@ -54,10 +54,9 @@ def ray_environment(*, own: bool) -> Iterator[None]:
     """What Ray reads when it is imported and when it starts (``own``) or joins a cluster; what is set already stays.
 
     Clusters guard themselves with a token by default since 2.60, but Ray looks for the one in the home folder by itself only
-    where no address is given. A process that is in a cluster keeps to what it joined that by.
+    where no address is given. A process keeps to what it was told about that when it imported Ray.
     """
-    ray = sys.modules.get("ray")
-    if not (ray and ray.is_initialized()) and (own or _has_token()):
+    if "ray" not in sys.modules and (own or _has_token()):
         # For good: Ray looks it up as long as it is connected, and again when it is the next time.
         os.environ.setdefault("RAY_AUTH_MODE", "token")
     missing = _SETTINGS.keys() - os.environ.keys()
@@ -84,13 +83,6 @@ def short_temp_dir() -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def reread_environment(ray: ModuleType) -> None:
-    """Ray reads most of its settings once, when it is imported, which somebody else may have done long before."""
-    config = getattr(ray._raylet, "Config", None)
-    if config is not None:
-        config.initialize("")
 
 
 @contextmanager
