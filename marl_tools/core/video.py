@@ -11,6 +11,7 @@ import os
 import queue
 import secrets
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,7 @@ class ClipWriter:
         self._spare_buffers = 0
         self._turned = False
         self._ended = self._discarded = self._released = self._settled = False
+        self._ended_at = 0
         self._note: Mapping[str, Any] | None = None
         self._lock = threading.Lock()
 
@@ -103,7 +105,7 @@ class ClipWriter:
         """No more frames. Returns at once; those that wait are encoded in the background."""
         if self._ended or self._forked:
             return
-        self._ended = True
+        self._ended, self._ended_at = True, time.time_ns()
         if self._thread.ident is None:
             self.encoded.set()
         else:
@@ -231,6 +233,8 @@ class ClipWriter:
             self._settled = True
         try:
             if self.frames and not self._discarded and not self.error:
+                # Clips are as old as what they show: one that was filmed earlier may be encoded later.
+                os.utime(self._part, ns=(self._ended_at, self._ended_at))
                 self.saved = publish(self._part, self.path, self._full_note())
         except Exception as error:
             self._fail(error)

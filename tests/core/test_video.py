@@ -14,6 +14,7 @@ import pytest
 from gymnasium.error import DependencyNotInstalled
 
 from marl_tools.core.clip_files import file_stem, remove_oldest
+from marl_tools.core.encoder import Encoder
 from marl_tools.core.errors import ConfigError, VideoError
 from marl_tools.core.frames import tile
 from marl_tools.core.video import ClipWriter
@@ -221,6 +222,25 @@ def test_only_the_oldest_of_the_prefix_make_room(tmp_path):
     assert [path.name for path in remove_oldest(tmp_path, "mine", 1)] == ["mine-2.mp4"]
     left = {"mine-3.mp4", "mine-3.json", "foreign.mp4", "mine-9.mp4", "torn.json", "list.json"}
     assert {path.name for path in tmp_path.iterdir()} == left
+
+
+def test_a_clip_is_as_old_as_what_it_shows_also_when_it_is_encoded_last(tmp_path, monkeypatch):
+    finish, later = Encoder.finish, threading.Event()
+
+    def finish_slowly(encoder):
+        if encoder is first._encoder:
+            later.wait(10)
+        finish(encoder)
+
+    monkeypatch.setattr(Encoder, "finish", finish_slowly)
+    first, second = (ClipWriter(tmp_path / f"mine-{number}.mp4") for number in range(2))
+    for clip in (first, second):
+        clip.add(rgb(0))
+        clip.end()
+    second.close({"prefix": "mine"})
+    later.set()
+    first.close({"prefix": "mine"})
+    assert [path.name for path in remove_oldest(tmp_path, "mine", 1)] == ["mine-0.mp4"]
 
 
 def test_a_missing_moviepy_is_named_with_the_remedy(tmp_path, monkeypatch):
