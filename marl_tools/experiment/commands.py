@@ -217,5 +217,6 @@ def _print_result(result: RunResult) -> None:
     if result.certificate:
         print_certificate(result.certificate)
     print(f"run folder  {result.folder}")
-    for clip in sorted((result.folder / "videos").glob("*.mp4")):
+    # Clips are as old as what they show.
+    for clip in sorted((result.folder / "videos").glob("*.mp4"), key=lambda clip: clip.stat().st_mtime_ns):
         print(f"video       {clip}")
