@@ -122,7 +122,7 @@ def page(rows: list[dict[str, Any]]) -> list[str]:
         "# Throughput on simple_spread",
         "",
         "`python benchmarks/throughput.py`: mpe2 simple_spread, 3 agents, 25 cycles, discrete; 8 envs x 128 steps, 4 epochs, 4",
-        f"minibatches, 2x64 tanh. Rates: medians over at least {rounds} alternating runs of {SHORT:,} env steps (lowest to highest; more steps with",
+        f"minibatches, 2x64 tanh. Rates: medians over at least {rounds} runs in turns of {SHORT:,} env steps (lowest to highest; more steps with",
         f"the twin), start-up not counted. Return: episode sum, mean over agents, last {LAST} training episodes at {LONG:,} env steps, mean over seeds",
         "(lowest to highest). p: one-sided permutation test that the trainer's returns are higher than `marl-tools`', Holm-",
         "corrected over the peers. Memory: the most that the run's processes held together.",
